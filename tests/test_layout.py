@@ -82,7 +82,7 @@ BUDGETS = {
     "doctor": 4250,
     "cli": 4700,
     "data": 6600,
-    "ensemble": 3450,
+    "ensemble": 3460,
     "sweep": 3050,
     "finetune": 2750,
     "trainer": 3150,
