@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ def write_new(folder: Path, entries: Iterable[Entry], *, mode: str | None) -> No
 
 
 def _text(entries: Iterable[Entry], mode: str | None, leaving: dict[str, list[int]]) -> str:
-    content = {"version": VERSION, "mode": mode, "leaving": leaving, "entries": [asdict(entry) for entry in entries]}
+    content = {"version": VERSION, "mode": mode, "leaving": leaving, "entries": [vars(entry) for entry in entries]}
     return json.dumps(content, indent=1) + "\n"
 
 

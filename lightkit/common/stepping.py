@@ -66,7 +66,7 @@ def _step_fused(optimizer: Any) -> bool:
         parameters, gradients, states = zip(*used)
         mean, square, steps = ([own[name] for own in states] for name in ("exp_avg", "exp_avg_sq", "step"))
         settings = {name: group[name] for name in ("lr", "weight_decay", "eps", "maximize", "amsgrad")}
-        settings |= {"beta1": group["betas"][0], "beta2": group["betas"][1], "grad_scale": None, "found_inf": None}
+        settings["beta1"], settings["beta2"] = group["betas"]
         step: Any = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
         step(parameters, gradients, mean, square, [], steps, **settings)
     return True

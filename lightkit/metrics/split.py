@@ -298,7 +298,8 @@ class SplitMetrics:
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything counted and queued: tensors and plain values only."""
-        queue = [mapped(torch.clone, tuple(row.counted())) for row in self._queue]
+        self._queue = [row.counted() for row in self._queue]
+        queue = [mapped(torch.clone, tuple(row)) for row in self._queue]
         keeps = self._collection is not None and (self._loss.samples or any(map(outlasts, self.made.values())))
         metrics = self._collection.state_dict() if keeps else {}
         logged = {name: mean.state_dict() for name, mean in self._logged.items()}
