@@ -45,9 +45,15 @@ class MetricRow(NamedTuple):
     weight: Tensor | int | None = None
     log: Mapping[str, Tensor] | None = None
 
-    def counted(self) -> MetricRow:
-        """Return the row with its weight, where that was to be counted later: many after each other take less time."""
-        return self._replace(weight=(self.target != self.weight).sum()) if isinstance(self.weight, AllBut) else self
+
+def counted(rows: Sequence[MetricRow]) -> list[MetricRow]:
+    """Return rows with the weights that were to be counted later: those of targets of one shape all at once."""
+    kinds: list[Any] = [isinstance(r.weight, AllBut) and (int(r.weight), r.target.shape, r.target.dtype) for r in rows]
+    found = dict[int, Tensor]()
+    for kind in filter(None, {*kinds}):
+        same = [index for index, own in enumerate(kinds) if own == kind]
+        found |= zip(same, (torch.stack([rows[index].target.flatten() for index in same]) != kind[0]).sum(1))
+    return [row._replace(weight=found[index]) if index in found else row for index, row in enumerate(rows)]
 
 
 class LossMean:
@@ -63,15 +69,13 @@ class LossMean:
     def add(self, rows: Sequence[tuple[Tensor, int, Tensor | int | None]]) -> None:
         """Count batches: the loss of each, its samples, and what the loss weighs where that is another number."""
         self.samples += sum(size for _, size, _ in rows)
-        weights = [size if weight is None else weight for _, size, weight in rows]
+        weighed = [(loss, size if weight is None else weight) for loss, size, weight in rows]
+        numbers, pairs = ([pair for pair in weighed if isinstance(pair[1], Tensor) is known] for known in (False, True))
         # Sizes stay numbers of the host: copying them to a GPU would wait for it.
-        for number in dict.fromkeys(weight for weight in weights if not isinstance(weight, Tensor)):
-            same = [
-                loss for (loss, *_), weight in zip(rows, weights) if not isinstance(weight, Tensor) and weight == number
-            ]
+        for number in dict.fromkeys(weight for _, weight in numbers):
+            same = [loss for loss, weight in numbers if weight == number]
             self.total = self.total + self._wide(same).sum(0) * number
             self.weight = self.weight + number * len(same)
-        pairs = [(loss, weight) for (loss, *_), weight in zip(rows, weights) if isinstance(weight, Tensor)]
         if pairs:
             losses, tensors = (self._wide(part) for part in zip(*pairs))
             # A batch without any weight has no mean, and adds nothing to that of all.
@@ -260,7 +264,7 @@ class SplitMetrics:
         queue, self._queue, self._elements = self._queue, [], 0
         # tensors made in inference mode could not be changed outside of it later
         with torch.inference_mode(False), torch.no_grad():
-            self._loss.add([(row.loss, row.size, row.weight) for row in map(MetricRow.counted, queue)])
+            self._loss.add([(row.loss, row.size, row.weight) for row in counted(queue)])
             for name in dict.fromkeys(name for row in queue for name in row.log or ()):
                 mean = self._logged.setdefault(name, LossMean(self.no_loss))
                 mean.add([(row.log[name], row.size, None) for row in queue if row.log and name in row.log])
@@ -298,7 +302,7 @@ class SplitMetrics:
 
     def state_dict(self) -> dict[str, Any]:
         """Copy everything counted and queued: tensors and plain values only."""
-        self._queue = [row.counted() for row in self._queue]
+        self._queue = counted(self._queue)
         queue = [mapped(torch.clone, tuple(row)) for row in self._queue]
         keeps = self._collection is not None and (self._loss.samples or any(map(outlasts, self.made.values())))
         metrics = self._collection.state_dict() if keeps else {}
