@@ -184,7 +184,7 @@ def _decided(predictions: Tensor, task: str) -> tuple[Tensor, Tensor]:
     if task == "regression":
         raise UserError("values are no decisions that could differ", argument="task", received=task)
     decided = decisions(predictions, task)
-    known = ~predictions.isnan().any(-1)
+    known = ~predictions.sum(-1).isnan()  # of a single NaN the sum is one, too
     if task != "multiclass":
         known = known[..., None].expand(decided.shape)
     return decided.flatten(1), known.flatten(1)

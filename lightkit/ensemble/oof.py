@@ -122,7 +122,7 @@ class MemberPredictions:
     def kinds(self, apart: Tensor | None = None) -> Tensor:
         """Tell by which of `KINDS` values on each row go, `(N,)` uint8; see `by_rows`."""
         kinds = torch.where(self.split > 0, self.split + 1, 0)
-        return kinds if apart is None else kinds + ((kinds == 0) & torch.isin(self.rows, apart))
+        return kinds + ((kinds == 0) & torch.isin(self.rows, apart)) if apart is not None and len(apart) else kinds
 
     def write(self, path: Path) -> None:
         """Write the file, ordered by split and row, as a whole or not at all.

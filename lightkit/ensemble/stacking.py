@@ -332,11 +332,11 @@ def contradictions(
 
 def _mean_loss(rows: Tensor, losses: Tensor, groups: Tensor | None) -> tuple[float, float, int] | None:
     """Return the mean of the losses of rows, its standard error and the number of rows; None of too few rows."""
-    known, place = rows.unique(return_inverse=True)
+    known = (counts := rows.bincount()).nonzero()[:, 0]
     if len(known) < _LEAST:
         return None
-    sums = torch.zeros(len(known), dtype=torch.float64).index_add_(0, place, losses)
-    mean = sums / place.bincount(minlength=len(known))
+    sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, rows, losses)
+    mean = (sums / counts)[known]
     error = standard_error(mean, None if groups is None else groups[known])
     return (float(mean.mean()), error, len(known)) if math.isfinite(error) else None
 
