@@ -15,6 +15,8 @@ import torch
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim import optimizer as hooks
 
+_ONE = torch.ones((), dtype=torch.float32, device="cpu")
+
 
 def take_step(optimizer: Optimizer) -> None:
     """Take `optimizer.step()`, straight to the optimizer's own code and the hooks of this one.
@@ -60,11 +62,10 @@ def _step_fused(optimizer: Any) -> bool:
         if not all(own and p.is_cpu and p.dtype is torch.float32 and not grad.is_sparse for p, grad, own in used):
             return False
         calls += [(group, used)] if used else []
-    if calls:
-        torch._foreach_add_([own["step"] for _, used in calls for *_, own in used], 1)
     for group, used in calls:
         parameters, gradients, states = zip(*used)
-        mean, square, steps = ([own[name] for own in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+        mean, square = ([own[name] for own in states] for name in ("exp_avg", "exp_avg_sq"))
+        steps = [own["step"].add_(_ONE) for own in states]  # a number would be made a tensor for each
         settings = {name: group[name] for name in ("lr", "weight_decay", "eps", "maximize", "amsgrad")}
         settings["beta1"], settings["beta2"] = group["betas"]
         step: Any = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
