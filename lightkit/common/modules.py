@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -160,6 +161,25 @@ def reshard(model: nn.Module) -> None:
 def part(tensor: Tensor) -> Tensor:
     """Return what this process holds of a tensor."""
     return tensor.to_local() if is_shard(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Turn numbers of 16 bits into fp32, for what sums or differences of them are to keep."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+
+@contextmanager
+def layer_by_layer() -> Iterator[None]:
+    """Let `torch.nn.TransformerEncoderLayer` and its like call their layers one by one inside.
+
+    In evaluation they would call one kernel for all of it, which `vmap` cannot compute and which no operation shows.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from lightkit.common.errors import UserError
+from lightkit.common.modules import layer_by_layer
 from lightkit.device.recompute import recompute
 from lightkit.diagnostics.footprint import on_copy
 
@@ -202,15 +203,10 @@ def _path(name: str, root: str) -> str | None:
 @contextmanager
 def _no_fast_path() -> Iterator[None]:
     """Let attention and recurrent layers compute by operators that are counted."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of switches that go with this one, and that we leave alone
-            with torch.backends.mkldnn.flags(enabled=False):
-                yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    with layer_by_layer(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of switches that go with this one, and that we leave alone
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 class _Recorder(TorchDispatchMode):

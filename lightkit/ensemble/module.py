@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lightkit.common.modules import layer_by_layer
 from lightkit.ensemble.combining import as_logits
-from lightkit.ensemble.vmapped import StackedModel, layer_by_layer
+from lightkit.ensemble.vmapped import StackedModel
 from lightkit.trainer.tasks import logits
 
 Rule = Literal["soft", "hard", "sum"]

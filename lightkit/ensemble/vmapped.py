@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from lightkit.common.errors import UserError
+from lightkit.common.modules import layer_by_layer
 from lightkit.device import Engine
 from lightkit.ensemble.functions import (
     by_sample,
@@ -295,20 +296,6 @@ class Draw(NamedTuple):
     """Its number format."""
     probability: float
     """Share of elements that are dropped."""
-
-
-@contextmanager
-def layer_by_layer() -> Iterator[None]:
-    """Let `torch.nn.TransformerEncoderLayer` and its like call their layers one by one inside.
-
-    In evaluation they would call one kernel for all of it, which `vmap` cannot compute.
-    """
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def recorded(draws: list[Draw]) -> AbstractContextManager[None]:

@@ -113,7 +113,7 @@ def beside_simple(folder: Path, overrides: Sequence[str] = (), *, seconds: float
     cfg, folds, made = read_run(folder, overrides).cfg, folds_of(folder), list[MemberPredictions]()
     for place in folds or [folder]:
         with Runner(read_run(place, overrides).cfg, place).trained() as learner:
-            info, train = learner.data.info, rows_of(learner, "train")
+            info, train = learner.data.info, rows_of(learner.data, "train")
             if info.task not in TASKS:
                 raise UserError(f"intervals and simple models are for {', '.join(TASKS)}", received=info.task)
             width = math.prod(info.input_shape or (1,)) * max(info.num_classes or 1, 1)
@@ -140,7 +140,7 @@ def beside_simple(folder: Path, overrides: Sequence[str] = (), *, seconds: float
 
 def _simple(learner: Learner, few: Any, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
     """Yield simple models by name, each with what it predicts of the test rows, `(N, C)` float32."""
-    info, learnt, asked = learner.data.info, read_pairs(few), read_pairs(rows_of(learner, "test"))
+    info, learnt, asked = learner.data.info, read_pairs(few), read_pairs(rows_of(learner.data, "test"))
     if learnt is None or asked is None:
         return
     x, new = (np.nan_to_num(inputs.flatten(1).double().numpy()) for inputs in (learnt[0], asked[0]))

@@ -14,12 +14,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lightkit.common.drawing import png, render
-from lightkit.common.errors import UserError, writing_to
+from lightkit.common.errors import writing_to
 from lightkit.data import Data, DataInfo, Loader
 from lightkit.data.collates import apart
 from lightkit.data.orders import spread
 from lightkit.data.placed import PLACED, found_in, lies_within
 from lightkit.gallery.views import InputView, PlacedView, TableView, TextView, view_of
+from lightkit.runner.evaluation import rows_of
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,7 @@ def loader_of(data: Data, split: str, *, training: bool = True) -> Loader:
     Raises:
         UserError: There is no such split.
     """
-    loader = data.train if split == "train" and training else data.evaluation(split)
-    if loader is None:
-        what = "the data has no such split"
-        raise UserError(what, key="--split", received=split, choices=data.loaders(), family="split")
-    return loader
+    return data.train if split == "train" and training else rows_of(data, split, "--split")
 
 
 def read_samples(data: Data, split: str, count: int, *, epoch: int = 0) -> tuple[list[Sample], InputView]:

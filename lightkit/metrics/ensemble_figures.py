@@ -66,9 +66,7 @@ def over_size(
         best = np.nanmax(single) if mode == "max" else np.nanmin(single)
         for value, style, label in ((best, _DASHES, "best member"), (np.nanmean(single), ":", "mean member")):
             axes.axhline(value, color=INK, linewidth=1, linestyle=style, label=f"{label}  {_number(value)}", zorder=2)
-    axes.set(xlabel="members", ylabel=metric)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-    _beside(axes)
+    _labelled(axes, "members", metric)
     return figure
 
 
@@ -92,9 +90,7 @@ def over_epochs(members: Mapping[str, Series], ensemble: Series | None, *, metri
     if ensemble is not None:
         marker = "o" if len(ensemble[0]) == 1 else None
         axes.plot(*ensemble, color=INK, linewidth=2.4, label="ensemble", marker=marker, zorder=4)
-    axes.set(xlabel="epoch", ylabel=metric)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
-    _beside(axes)
+    _labelled(axes, "epoch", metric)
     return figure
 
 
@@ -197,8 +193,10 @@ def weights(names: Sequence[str], values: Sequence[float]) -> Figure:
     return figure
 
 
-def _beside(axes: Axes) -> None:
-    """Put the legend to the right of the plot, and lines behind it."""
+def _labelled(axes: Axes, counted: str, metric: str) -> None:
+    """Name the axes of a metric over something that is counted, with the legend on the right and lines behind."""
+    axes.set(xlabel=counted, ylabel=metric)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
     ruled(axes)
 

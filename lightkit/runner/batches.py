@@ -80,8 +80,7 @@ def keep_resolved_batch_size(cfg: DictConfig, saved_text: str) -> DictConfig:
     if cfg.trainer.get("find_batch_size") is None or not saved_text:
         return cfg
     saved: Any = OmegaConf.create(saved_text)
-    values = {"data.batch_size": saved.data.batch_size, "trainer.accumulate": saved.trainer.accumulate}
-    return with_values(cfg, {KEY: None, **values})
+    return with_values(cfg, Batch(saved.data.batch_size, saved.trainer.accumulate).settings())
 
 
 def find_batch(

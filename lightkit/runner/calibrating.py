@@ -197,7 +197,7 @@ def _rows(cfg: DictConfig, folder: Path, split: str) -> tuple[DataInfo, HeldOut,
         info = learner.data.info
         check_mean(info, "lightkit calibrate")
         seen = [split, *(["test"] if learner.data.test is not None and split != "test" else [])]
-        parts = [_seen(predict_rows(learner, rows_of(learner, one), info)[0].tensors(), info) for one in seen]
+        parts = [_seen(predict_rows(learner, rows_of(learner.data, one), info)[0].tensors(), info) for one in seen]
     return info, parts[0], parts[1] if len(parts) > 1 else None
 
 

@@ -19,7 +19,7 @@ from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
-from lightkit.data import DataInfo
+from lightkit.data import Data, DataInfo, Loader
 from lightkit.device import Engine
 from lightkit.ensemble.combining import as_logits, as_probabilities
 from lightkit.ensemble.diversity import MemberOutputs
@@ -83,22 +83,28 @@ def evaluate_split(
         UserError: The data has no such split.
         Interrupted: A signal asked the run to end.
     """
-    loader, metrics = rows_of(learner, split), learner.metrics[split]
+    loader, metrics = rows_of(learner.data, split), learner.metrics[split]
     metrics.reset()
     pass_over(learner, loader, [metrics, *collectors], interrupt=interrupt, step=step)
     values: dict[str, float] = metrics.compute()
     return values
 
 
-def rows_of(learner: Learner, split: str) -> Any:
+def rows_of(data: Data, split: str, key: str | None = None) -> Loader:
     """Return the loader of a split, without augmentation.
+
+    Args:
+        data: The splits.
+        split: `train`, `val`, `test` or a further one.
+        key: What asks for it, for the error.
 
     Raises:
         UserError: The data has no such split.
     """
-    loader = learner.data.evaluation(split)
+    loader = data.evaluation(split)
     if loader is None:
-        raise UserError("the data has no such split", received=split, choices=learner.data.loaders(), family="split")
+        what = "the data has no such split"
+        raise UserError(what, key=key, received=split, choices=data.loaders(), family="split")
     return loader
 
 
@@ -183,7 +189,7 @@ def over_views(learner: Learner, split: str, views: int = 0, after: AsTheyAre | 
     Raises:
         UserError: There is no such split, the run augments nothing, or what it predicts has no mean.
     """
-    info, plain, augment = learner.data.info, rows_of(learner, split), learner.data.train.prepare.augment
+    info, plain, augment = learner.data.info, rows_of(learner.data, split), learner.data.train.prepare.augment
     if not views:
         return predict_rows(learner, plain, info, after)
     check_mean(info, "--tta")

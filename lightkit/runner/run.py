@@ -196,7 +196,7 @@ class Runner:
         if self._is_of_folds([split], checkpoint, members, views):
             return folds.predict_folds(self.cfg, self.folder)
         with self.trained(checkpoint, members) as learner:
-            loader = evaluation.rows_of(learner, split)
+            loader = evaluation.rows_of(learner.data, split)
             after = calibration_of(self.folder, checkpoint, members)
             collected, columns = evaluation.over_views(learner, split, views, after)
             rows = evaluation.with_names(collected.rows(loader.rows), loader.source)
@@ -230,7 +230,7 @@ class Runner:
             else:
                 learner = stack.enter_context(self.trained(checkpoint, members))
                 evaluation.check_mean(learner.data.info, f"--split {split}")
-                shared, loader = Shared(learner.engine, learner.data), evaluation.rows_of(learner, split)
+                shared, loader = Shared(learner.engine, learner.data), evaluation.rows_of(learner.data, split)
                 tensors = evaluation.over_views(learner, split, views)[0].tensors()
                 # By numbers that are there once: a row of a member of bagging is there several times.
                 outputs = predictions.Outputs(torch.arange(len(loader.rows)), *tensors)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightkit.common.modules import is_shard, kept_modes, like
+from lightkit.common.modules import is_shard, kept_modes, like, wide
 
 if TYPE_CHECKING:
     from lightkit.trainer.interrupt import Interrupt
@@ -68,7 +68,7 @@ class WeightAverage(NoAverage):
             name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if tensor.is_floating_point()
         }
         # In fp32 at least: what a step adds is less than bfloat16 can hold beside the average.
-        self._mean = {name: _wide(tensor.detach()).clone() for name, tensor in self._live.items()}
+        self._mean = {name: wide(tensor.detach()).clone() for name, tensor in self._live.items()}
 
     @torch.no_grad()
     def _move(self, names: Sequence[str], share: float) -> None:
@@ -77,7 +77,7 @@ class WeightAverage(NoAverage):
         for part in (False, True):
             alike = [name for name in names if is_shard(self._live[name]) == part]
             if alike:
-                live = [_wide(self._live[name].detach()) for name in alike]
+                live = [wide(self._live[name].detach()) for name in alike]
                 torch._foreach_lerp_([self._mean[name] for name in alike], live, share)
 
     @contextmanager
@@ -233,10 +233,6 @@ class OwnAverage(NoAverage):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore nothing: all of it follows from the weights and the state of the optimizer."""
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 @torch.no_grad()

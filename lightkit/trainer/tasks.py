@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory
-from lightkit.common.modules import is_norm, kept_modes
+from lightkit.common.modules import is_norm, kept_modes, wide
 from lightkit.losses import mean_weight
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -371,7 +371,7 @@ class Distillation(Task):
             received = received if other is None else str(tuple(other.shape))
             raise UserError(what, key=key, expected=expected, received=received, fix=fix)
         self._compared = True
-        return _wide(step.preds), _wide(other)
+        return wide(step.preds), wide(other)
 
 
 def _classes(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -406,7 +406,3 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "regression": _values,
 }
 """Kind of outputs → distance of the student's to the teacher's, and the temperature."""
-
-
-def _wide(output: Tensor) -> Tensor:
-    return output.float() if output.dtype in (torch.bfloat16, torch.float16) else output

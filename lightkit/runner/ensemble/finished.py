@@ -28,6 +28,7 @@ from lightkit.ensemble.file import PARTS, read_ensemble
 from lightkit.ensemble.methods.base import MemberResult, RunMember
 from lightkit.ensemble.oof import TASKS, MemberPredictions
 from lightkit.runner.ensemble.predictions import predict_held_out
+from lightkit.runner.evaluation import checkpoint_path
 from lightkit.runner.models import with_checkpoint, with_ensemble
 from lightkit.runner.session import Session, memory_released
 from lightkit.runs.reading import read_facts, read_result, read_run
@@ -191,8 +192,5 @@ def counted_checkpoint(cfg: DictConfig, folder: Path, *, last: bool | None = Non
         UserError: It has none.
     """
     store = CheckpointStore(folder / run_files.CHECKPOINTS, mode=cfg.metrics.mode)
-    path = (None if (cfg.trainer.test == "last" if last is None else last) else store.best()) or store.newest()
-    if path is None:
-        fix = "train it first; `lightkit rerun` trains a run again whose checkpoints were removed"
-        raise UserError("the run has no checkpoint", key=str(folder), fix=fix, family="no-checkpoint")
-    return path
+    is_last = cfg.trainer.test == "last" if last is None else last
+    return checkpoint_path(store, "last" if is_last else "best", folder)
