@@ -6,7 +6,8 @@ import copy
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -149,6 +150,35 @@ def kept_modes(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def hooked(
+    model: nn.Module,
+    before: Callable[[str, nn.Module, Any], None] | None = None,
+    after: Callable[[str, nn.Module, Any, Any], None] | None = None,
+) -> Iterator[None]:
+    """Look at each module of a model while inside.
+
+    Args:
+        model: The model.
+        before: Called before each module with its name, itself and its inputs.
+        after: Called after it, with what it gives too.
+    """
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if before is not None:
+                stack.callback(module.register_forward_pre_hook(partial(before, name)).remove)
+            if after is not None:
+                stack.callback(module.register_forward_hook(partial(after, name)).remove)
+        yield
+
+
+@torch.no_grad()
+def put_back(kept: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Copy into tensors the values that stand beside them, such as those of before."""
+    for tensor, values in kept:
+        tensor.copy_(values)
 
 
 def reshard(model: nn.Module) -> None:

@@ -122,12 +122,7 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
     if wrong is not None:
         report.add((*key, "_target_"), **wrong, family="wrong-value")
         return
-    signature: Signature | None = None
-    try:
-        signature = None if target is None else read(target)
-    except TargetError as error:
-        report_missing(error, str(target), (*key, "_target_"), report)
-    _check_given(node, arguments, signature, key, report)
+    _check_given(node, arguments, target, (*key, "_target_"), report)
     for name, function in called({**arguments, "_target_": target}).items():
         _check_called(function, (*key, name), report)
     for name, value in arguments.items():
@@ -137,24 +132,23 @@ def check_arguments(node: dict[str, Any], key: Key, *, own: set[str], report: Re
 
 def _check_called(node: dict[str, Any], place: Key, report: Report) -> None:
     """Check a function that is given by its path, and the arguments for it that stand beside the path."""
-    target = _target(node, place[:-1], report)
+    arguments = {name: value for name, value in node.items() if name not in HYDRA_KEYS}
+    _check_given(node, arguments, _target(node, place[:-1], report), place, report)
+
+
+def _check_given(
+    node: dict[str, Any], arguments: dict[str, Any], target: str | None, place: Key, report: Report
+) -> None:
+    """Check that what stands at a place is there, and names and types of its arguments, as far as the source tells."""
     try:
         signature = None if target is None else read(target)
     except TargetError as error:
         report_missing(error, str(target), place, report)
         return
-    arguments = {name: value for name, value in node.items() if name not in HYDRA_KEYS}
-    _check_given(node, arguments, signature, place[:-1], report)
-
-
-def _check_given(
-    node: dict[str, Any], arguments: dict[str, Any], signature: Signature | None, key: Key, report: Report
-) -> None:
-    """Check names and types of arguments, as far as the source tells."""
     if signature is not None:
-        _check_names(node, arguments, signature, key, report)
+        _check_names(node, arguments, signature, place[:-1], report)
         for name, value in arguments.items():
-            _check_type(value, name, signature, key, report)
+            _check_type(value, name, signature, place[:-1], report)
 
 
 def _usable(node: dict[str, Any], key: Key, report: Report) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lightkit.common.errors import UserError
 from lightkit.common.failures import is_out_of_memory
-from lightkit.common.modules import mapped
+from lightkit.common.modules import mapped, put_back
 from lightkit.device.precision import MATMUL
 
 COMPILE = ("none", "default", "reduce-overhead", "max-autotune")
@@ -239,9 +239,7 @@ def _unchanged_by_failure(model: nn.Module) -> Iterator[None]:
         torch.set_rng_state(drawn[0])
         for index, values in zip(devices, drawn[1]):
             torch.cuda.set_rng_state(values, index)
-        with torch.no_grad():
-            for buffer, values in buffers:
-                buffer.copy_(values)
+        put_back(buffers)
         raise
 
 

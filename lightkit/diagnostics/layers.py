@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -193,13 +194,8 @@ def first_call(model: nn.Module, step: Callable[[nn.Module], Any]) -> Call:
         calls.append(Call(args, kwargs))
         raise _Captured
 
-    handle = model.register_forward_pre_hook(stop, with_kwargs=True, prepend=True)
-    try:
+    with model.register_forward_pre_hook(stop, with_kwargs=True, prepend=True), suppress(_Captured):
         step(model)
-    except _Captured:
-        pass
-    finally:
-        handle.remove()
     if not calls:
         raise RuntimeError("the step does not call the model")
     return calls[0]

@@ -20,6 +20,7 @@ from lightkit.assembly import build
 from lightkit.assembly.learner import build_optimizer
 from lightkit.assembly.phases import phases_of
 from lightkit.common.errors import UserError
+from lightkit.common.modules import put_back
 from lightkit.common.stepping import set_rate
 from lightkit.config import with_values
 from lightkit.data.loaders import Loader
@@ -220,9 +221,7 @@ class RateSteps(TrialSteps):
 
     def _rewind(self) -> None:
         """Put weights, and the state of the optimizer, back to where a run begins."""
-        with torch.no_grad():
-            for tensor, saved in self._tensors:
-                tensor.copy_(saved)
+        put_back(self._tensors)
         state = self.learner.optimizer.state
         state.clear()
         state.update({parameter: copy.deepcopy(kept) for parameter, kept in self._state.items()})

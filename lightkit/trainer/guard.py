@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import NOT_FINITE, UserError
-from lightkit.common.modules import everywhere, mapped, tensors
+from lightkit.common.modules import everywhere, hooked, mapped, put_back, tensors
 from lightkit.common.text import counted
 from lightkit.trainer.callbacks import Callback
 from lightkit.trainer.learner import Learner
@@ -174,9 +174,7 @@ class SkipGuard(Guard):
         """Count; end the run past the limit."""
         if learner.state.skipped >= self.limit:
             raise self.error(learner, batch, position, after=f"; after {counted(self.limit, 'skipped step')}")
-        with torch.no_grad():
-            for buffer, kept in self._buffers:
-                buffer.copy_(kept)
+        put_back(self._buffers)
         learner.state.skipped += 1
         self._tell(f"step {learner.state.step + 1}: the loss is not finite, step skipped")
 
@@ -331,20 +329,12 @@ def bad_parameter(model: nn.Module) -> str | None:
 def _first_output(learner: Learner, batch: Any, position: int) -> str:
     bad: list[str] = []
 
-    def look(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if any(t.is_floating_point() and not torch.isfinite(t).all() for t in tensors(output)):
-                bad.append(name)
+    def look(name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if any(t.is_floating_point() and not torch.isfinite(t).all() for t in tensors(output)):
+            bad.append(name or "the model")
 
-        return hook
-
+    learner.engine.seed(learner.state.epoch, position)
     model = learner.model  # compiled code would not call the hooks
-    hooks = [part.register_forward_hook(look(name or "the model")) for name, part in model.named_modules()]
-    try:
-        learner.engine.seed(learner.state.epoch, position)
-        with torch.no_grad(), learner.engine.autocast():
-            learner.task.step(model, batch, learner.criterion)
-    finally:
-        for handle in hooks:
-            handle.remove()
+    with hooked(model, after=look), torch.no_grad(), learner.engine.autocast():
+        learner.task.step(model, batch, learner.criterion)
     return f"the output of {bad[0]} is the first that is not finite" if bad else "the model's outputs are finite"

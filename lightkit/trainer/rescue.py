@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lightkit.common.errors import NOT_FINITE
+from lightkit.common.modules import put_back
 from lightkit.device.ranks import is_lost
 from lightkit.trainer.callbacks import overriding
 from lightkit.trainer.guard import KEPT, copied
@@ -89,9 +89,7 @@ class Rescue:
         if self._is_spoilt():
             return False
         if self.phase == COMPUTING:
-            with torch.no_grad():
-                for buffer, kept in self._buffers:
-                    buffer.copy_(kept)
+            put_back(self._buffers)
         elif self.phase == AFTER:
             state = self._learner.state
             state.logged.cut(self._logged)

@@ -15,11 +15,11 @@ from contextlib import suppress
 import torch
 from torch import Tensor, nn
 
+from lightkit.common.modules import hooked
 from lightkit.data.tensors import TensorData
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding, Status, named
-from lightkit.doctor.training.probing import hooked
 
 CONSTANT, MISSING = "constant features", "missing values"
 _SENTINEL_SHARE = 0.01

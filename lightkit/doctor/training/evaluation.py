@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lightkit.assembly import Learner
 from lightkit.common.failures import in_short
-from lightkit.common.modules import tensors
+from lightkit.common.modules import hooked, tensors
 from lightkit.data.loaders import Loader
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.finding import Finding, able, named, percent, sized
@@ -21,7 +21,6 @@ from lightkit.doctor.training.probing import (
     DROPPING,
     alike,
     batches_of,
-    hooked,
     outputs,
     plain_loader,
     seeded,

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightkit.assembly import Learner
+from lightkit.common.modules import hooked
 from lightkit.common.stepping import needs_closure
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.finding import Finding, named, percent, sized
-from lightkit.doctor.training.probing import compute, hooked, plain_batch, train_step, training_batches
+from lightkit.doctor.training.probing import compute, plain_batch, train_step, training_batches
 
 ACTIVATIONS, GRADIENTS = "activations", "gradients"
 _ROWS = 256

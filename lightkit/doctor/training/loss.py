@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightkit.assembly import Learner
-from lightkit.common.modules import mapped, tensors
+from lightkit.common.modules import hooked, mapped, tensors
 from lightkit.common.randomness import mix
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.finding import Finding, named, sized
@@ -29,7 +29,6 @@ from lightkit.doctor.training.probing import (
     batches_of,
     compute,
     differing,
-    hooked,
     plain_batch,
     plain_loader,
     state_of,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -180,28 +179,6 @@ def fitted(
 def alike(one: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
     """Tell whether two tensors are the same but for rounding; NaN is like NaN."""
     return one.shape == other.shape and torch.allclose(one.float(), other.detach().float(), rtol, atol, equal_nan=True)
-
-
-@contextmanager
-def hooked(
-    model: nn.Module,
-    before: Callable[[str, nn.Module, Any], None] | None = None,
-    after: Callable[[str, nn.Module, Any, Any], None] | None = None,
-) -> Iterator[None]:
-    """Look at each module of a model while inside.
-
-    Args:
-        model: The model.
-        before: Called before each module with its name, itself and its inputs.
-        after: Called after it, with what it gives too.
-    """
-    with ExitStack() as stack:
-        for name, module in model.named_modules():
-            if before is not None:
-                stack.callback(module.register_forward_pre_hook(partial(before, name)).remove)
-            if after is not None:
-                stack.callback(module.register_forward_hook(partial(after, name)).remove)
-        yield
 
 
 def without_dropout(model: nn.Module) -> None:

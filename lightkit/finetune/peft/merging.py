@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
 
 from lightkit.common.errors import UserError
+from lightkit.common.modules import put_back
 from lightkit.finetune.peft.injected import injected_modules, join_names
 from lightkit.finetune.peft.lowrank import (
     LowRank,
@@ -82,9 +83,7 @@ class Merged:
 
     def undo(self) -> None:
         """Take LoRA out of the weights; a second time does nothing."""
-        with torch.no_grad():
-            for weight, before in self._originals:
-                weight.copy_(before)
+        put_back(self._originals)
         for lora in self._loras:
             lora.merged = False
         self._originals, self._loras = [], []
@@ -116,9 +115,7 @@ def merge(model: nn.Module) -> Merged:
     _refuse([text for text in unmergeable(model) if _LORA in text])
     values = {id(tensor): (tensor, value) for _, tensor, value in _merged_tensors(model)}
     originals = [(tensor, tensor.detach().clone()) for tensor, _ in values.values()]
-    with torch.no_grad():
-        for tensor, value in values.values():
-            tensor.copy_(value)
+    put_back(values.values())
     for lora in loras:
         lora.merged = True
     return Merged(originals, loras)
