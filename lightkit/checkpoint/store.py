@@ -16,7 +16,7 @@ import io
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from lightkit.checkpoint.listing import publish, recover
 from lightkit.checkpoint.manifest import Entry, ManifestError
 from lightkit.checkpoint.reading import LABEL, DamagedError, all_damaged, has_files, open_checked, read, reason, rebuild
 from lightkit.common import run_files
-from lightkit.common.errors import FAILED, UserError
+from lightkit.common.errors import FAILED, UserError, writing_to
 from lightkit.processes.files import write_whole
 
 if TYPE_CHECKING:
@@ -92,18 +92,12 @@ class CheckpointStore:
         Raises:
             UserError: It cannot.
         """
-        try:
+        fix = "choose another output folder, or checkpoint=none to train without checkpoints"
+        with writing_to(self.folder, "checkpoints cannot be written here", fix=fix):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / ".probe", "probe", scratch=_SCRATCH, forced=True)
             (self.folder / ".probe").unlink()
             self.recover()
-        except OSError as error:
-            raise UserError(
-                f"checkpoints cannot be written here: {reason(error)}",
-                key=str(self.folder),
-                fix="choose another output folder, or checkpoint=none to train without checkpoints",
-                family="cannot-write",
-            ) from error
 
     def recover(self) -> None:
         """Finish what a process that was killed had begun; for the one who writes, before it reads.
@@ -142,14 +136,12 @@ class CheckpointStore:
         """
         value = None if value is None or math.isnan(value) else float(value)
         plain = self._take(content)
-        try:
+        with self._saving(step):
             path = self.folder / f"step-{step:08d}.pt"
             copies = 0  # a name of its own: replacing a listed file would leave the manifest wrong for a moment
             while os.path.lexists(path) if self._there is None else path.name in self._there:
                 copies += 1
                 path = self.folder / f"step-{step:08d}-{copies}.pt"
-        except OSError as error:
-            raise self._save_error(step, error) from error
         abandons, self._abandons = self._abandons, False
         entry = Entry(path.name, step, epoch, value, sha256="", bytes=0)
         self._run(partial(self._write, plain, entry, first=first, abandons=abandons))
@@ -167,7 +159,7 @@ class CheckpointStore:
             UserError: They cannot be written.
         """
         entries = list[Entry]()
-        try:
+        with self._saving(max((content["state"]["step"] for content, _ in saves), default=0)):
             self.folder.mkdir(parents=True, exist_ok=True)
             for content, value in saves:
                 step, epoch = content["state"]["step"], content["state"]["epoch"]
@@ -177,8 +169,6 @@ class CheckpointStore:
                 (self.folder / file).write_bytes(written)
                 entries.append(Entry(file, step, epoch, value, hashlib.sha256(written).hexdigest(), len(written)))
             manifest.write_new(self.folder, sorted(entries, key=lambda entry: entry.step), mode=self.mode)
-        except OSError as error:
-            raise self._save_error(entries[-1].step if entries else 0, error) from error
 
     def abandon(self) -> None:
         """Let the next save delete what the list has of later steps, as the run has gone back.
@@ -214,7 +204,7 @@ class CheckpointStore:
     def _write(self, plain: dict[str, Any], entry: Entry, *, first: Callable[[], object], abandons: bool) -> None:
         """Bring a checkpoint to the disk; the manifest knows it only when all of it is there."""
         self._there = None
-        try:
+        with self._saving(entry.step):
             first()
             self.folder.mkdir(parents=True, exist_ok=True)
             before, later = self._parted(entry.step, abandons=abandons)
@@ -234,8 +224,6 @@ class CheckpointStore:
             leaving = [old for old in (*before, *later) if old not in kept]
             publish(made, kept, mode=self.mode, leaving=leaving)
             self._there = {path.name for path in self.folder.iterdir()}
-        except OSError as error:
-            raise self._save_error(entry.step, error) from error
 
     def _listed(self) -> list[Entry]:
         try:
@@ -308,14 +296,18 @@ class CheckpointStore:
             _LOG.warning("%s: no longer listed, but still there: %s", self.folder, ", ".join(left))
         return before, gone
 
-    def _save_error(self, step: int, error: OSError) -> UserError:
-        newest = None
-        with contextlib.suppress(OSError):
-            newest = next(iter(self._listed()[::-1]), None)
-        return UserError(
-            f"the checkpoint of step {step} could not be written: {reason(error)}",
-            key=str(self.folder),
-            fix=f"make room, then resume: {newest.file} is whole" if newest else "make room, then start again",
-            exit_code=FAILED,
-            family="cannot-write",
-        )
+    @contextlib.contextmanager
+    def _saving(self, step: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            newest = None
+            with contextlib.suppress(OSError):
+                newest = next(iter(self._listed()[::-1]), None)
+            raise UserError(
+                f"the checkpoint of step {step} could not be written: {reason(error)}",
+                key=str(self.folder),
+                fix=f"make room, then resume: {newest.file} is whole" if newest else "make room, then start again",
+                exit_code=FAILED,
+                family="cannot-write",
+            ) from error

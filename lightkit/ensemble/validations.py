@@ -69,10 +69,10 @@ def read_validations(path: Path) -> list[Validation]:
 
 def write_validations(path: Path, records: Sequence[Validation]) -> None:
     """Write a file anew; without records there is none."""
-    if not records:
+    if records:
+        write_whole(path, b"".join(record.packed() for record in records))
+    else:
         path.unlink(missing_ok=True)
-        return
-    write_whole(path, b"".join(record.packed() for record in records))
 
 
 def of_member(records: Sequence[Validation], name: str) -> list[Validation]:

@@ -184,12 +184,10 @@ def _layout_of(charts: tuple[tuple[Any, ...], ...]) -> list[Any]:
     """Return the layout of charts, which many runs have alike: of each category titles with tags."""
     from torch.utils.tensorboard.summary import custom_scalars
 
-    made = {
-        category: {
-            title: ["Multiline", [tags]] for title, tags in sorted(own, key=lambda chart: _PLACES.get(chart[0], -1))
-        }
-        for category, *own in charts
-    }
+    made = dict[str, Any]()
+    for category, *own in charts:
+        own.sort(key=lambda chart: _PLACES.get(chart[0], -1))
+        made[category] = {title: ["Multiline", [tags]] for title, tags in own}
     return list(custom_scalars(made).value)
 
 
@@ -292,12 +290,16 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
 def write(path: Path, events: Sequence[Any]) -> None:
     """Write a new event file; nothing is forced to the disk."""
     from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import RecordWriter
 
+    from lightkit.loggers.records import checksums
+
+    begin = Event(wall_time=time.time(), file_version="brain.Event:2")
+    contents = [event.SerializeToString() for event in (begin, *events)]
     with path.open("wb") as file:
-        writer = RecordWriter(file)
-        for event in (Event(wall_time=time.time(), file_version="brain.Event:2"), *events):
-            writer.write(event.SerializeToString())
+        for first in range(0, len(contents), 256):  # each of so many takes as much memory as the longest
+            some = contents[first : first + 256]
+            sizes = [struct.pack("<Q", len(content)) for content in some]
+            file.writelines(map(b"".join, zip(sizes, checksums(sizes), some, checksums(some))))
 
 
 class _Sieve:

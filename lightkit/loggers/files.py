@@ -72,9 +72,8 @@ def write_json(path: Path | str, content: Any) -> None:
         path: The file; its folder is made where it is missing.
         content: Plain values; paths and other objects are written as text.
     """
-    text = json_text(content) + "\n"
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text, forced=True)
+    write_whole(path, json_text(content) + "\n", forced=True)
 
 
 SECONDS_BETWEEN_WRITES = 1.0

@@ -177,9 +177,8 @@ class TensorBoardLogger(Logger):
 
         now = int(time.time())
         events = [self._event(_values(row), row["step"], row["epoch"], seconds=row["time"]) for row in rows]
-        events += [
-            Event(wall_time=now, summary=summary) for summary in (session_start(columns), session_end("finished"))
-        ]
+        ends = session_start(columns), session_end("finished")
+        events += [Event(wall_time=now, summary=summary) for summary in ends]
         name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{socket.gethostname()}.{os.getpid()}"
         rewind.write(self.folder / name, events)
 

@@ -269,15 +269,10 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def unwritable(path: Path, error: OSError) -> UserError:
-    """Return the error of a run's folder, or of a file in it, that cannot be written."""
-    folder = path if path.is_dir() else path.parent
-    # One that holds a run cannot move: what goes on, goes on there.
-    fix = None if (folder / run_files.CONFIG).is_file() else "hydra.run.dir=FOLDER writes elsewhere"
-    return UserError(f"cannot write: {error.strerror}", key=str(path), fix=fix, family="cannot-write")
+        folder = path if path.is_dir() else path.parent
+        # One that holds a run cannot move: what goes on, goes on there.
+        fix = None if (folder / run_files.CONFIG).is_file() else "hydra.run.dir=FOLDER writes elsewhere"
+        raise UserError(f"cannot write: {error.strerror}", key=str(path), fix=fix, family="cannot-write") from error
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import threading
@@ -17,11 +18,20 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout as Proto
+from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
 from lightkit.loggers import TensorBoardLogger
 from lightkit.loggers import events as rewind
-from lightkit.loggers.events import CATEGORIES, TAG, Layout, leave_failures_to_the_writer, read_events, repeated
+from lightkit.loggers.events import (
+    CATEGORIES,
+    TAG,
+    Layout,
+    leave_failures_to_the_writer,
+    read_events,
+    read_scalars,
+    repeated,
+)
 
 
 def row(step: int) -> dict[str, Any]:
@@ -266,6 +276,19 @@ def test_a_large_file_is_not_read_into_memory_at_once(tmp_path: Path, monkeypatc
     assert sum(sizes) > 400_000
     assert max(sizes) == 4096
     assert sorted(step for _, step in raw(tmp_path)) == [1, 2, 3, 4, 5]
+
+
+def test_the_file_of_a_run_that_has_ended_is_as_tensorboard_writes_it(tmp_path: Path) -> None:
+    rows = [row(step) | {f"val/{'long' * (step % 90)}": 0.5} for step in range(300)]
+    TensorBoardLogger(tmp_path).write_all(rows, {"seed": 1, "data": "wine"})
+    (file,) = tmp_path.iterdir()
+    content, again = file.read_bytes(), io.BytesIO()
+    writer = RecordWriter(again)
+    for begin, end, event in read_events(file):
+        assert event is not None
+        writer.write(content[begin + 12 : end - 4])
+    assert again.getvalue() == content
+    assert read_scalars(tmp_path)["train/loss"] == [(step, float(step)) for step in range(300)]
 
 
 def test_a_new_run_in_a_folder_with_event_files_begins_with_none_of_them(tmp_path: Path) -> None:

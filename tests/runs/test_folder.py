@@ -15,7 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.ledger import Ledger
 from lightkit.config import compose
 from lightkit.runs.code import own_modules
-from lightkit.runs.folder import RunFolder, changed_code, differences, unwritable
+from lightkit.runs.folder import RunFolder, changed_code, differences, writing
 from lightkit.runs.record import installed
 from tests.conftest import Outcome
 
@@ -75,13 +75,15 @@ def test_differences_name_what_may_change_the_numbers() -> None:
 
 
 def test_a_run_that_is_there_is_not_sent_elsewhere(tmp_path: Path) -> None:
-    error = OSError(30, "Read-only file system")
-    refused = unwritable(tmp_path / "output.log", error)
-    assert (refused.what, refused.fix) == (
-        "cannot write: Read-only file system", "hydra.run.dir=FOLDER writes elsewhere"
-    )  # fmt: skip
+    def refused(path: Path) -> UserError:
+        with pytest.raises(UserError) as caught, writing(path):
+            raise OSError(30, "Read-only file system")
+        return caught.value
+
+    found = refused(tmp_path / "output.log")
+    assert (found.what, found.fix) == ("cannot write: Read-only file system", "hydra.run.dir=FOLDER writes elsewhere")
     (tmp_path / "config.yaml").touch()
-    assert unwritable(tmp_path / "output.log", error).fix is unwritable(tmp_path, error).fix is None
+    assert refused(tmp_path / "output.log").fix is refused(tmp_path).fix is None
 
 
 def test_rows_before_a_checkpoint(tmp_path: Path) -> None:

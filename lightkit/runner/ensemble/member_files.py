@@ -28,7 +28,7 @@ from lightkit.loggers.files import line, write_json
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
 from lightkit.runner.session import Session, keep_rows
 from lightkit.runs.catalog import is_fold
-from lightkit.runs.folder import RunFolder, unwritable
+from lightkit.runs.folder import RunFolder, writing
 from lightkit.trainer.evaluate import ValidationMeter
 
 _STAND_IN = 728_350_001
@@ -120,7 +120,7 @@ class MemberFiles:
         sign = signer()
         for member in members:
             path, seed = self.folders[member.name], member.values.get("seed", self._seed)
-            try:
+            with writing(path):
                 path.mkdir(parents=True, exist_ok=True)
                 for left in path.glob(run_files.EVENTS_PATTERN):  # of a part that was killed while it wrote them
                     left.unlink()
@@ -136,8 +136,6 @@ class MemberFiles:
                     keep_rows(data[member.name], RunFolder(path))
                 elif ensemble_of(path) is None:  # a job of a sweep, which is a run of its own
                     shutil.copyfile(self.run.place.path / run_files.ROWS, path / run_files.ROWS)
-            except OSError as error:
-                raise unwritable(path, error) from error
 
     def meters(self, stack: Stack, folder: Path) -> list[ValidationMeter]:
         """Return what keeps the outputs of the validations of all members, where they are those of an ensemble.
@@ -188,7 +186,7 @@ class MemberFiles:
             UserError: A file cannot be written.
         """
         path, state, name = self.folders[member.name], trained.state, member.values.get("name", self._name)
-        try:
+        with writing(path):
             rows = trained.history.rows
             (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")
             if self._tensorboard:
@@ -198,8 +196,6 @@ class MemberFiles:
             result = summary.result(state, status="finished", reason=state.stop_reason, **self._goal, **facts)
             (path / run_files.LOG).write_text(self._log(member, trained), encoding="utf-8")
             write_json(path / run_files.RESULT, result)
-        except OSError as error:
-            raise unwritable(path, error) from error
         return result
 
     def _saves(self, trained: StackMember, text: str) -> list[tuple[dict[str, Any], float | None]]:
