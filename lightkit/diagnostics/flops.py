@@ -12,7 +12,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -146,14 +146,11 @@ def _counted(
     root = type(model).__name__
     for name, module in model.named_modules():
         if (rule := _rule_of(module, rules)) is not None:
-            module.register_forward_pre_hook(own.entering(recorder))
-            module.register_forward_hook(own.leaving(name, recorder, rule), with_kwargs=True)
+            module.register_forward_pre_hook(recorder.enter)
+            module.register_forward_hook(partial(own.leave, name, recorder, rule), with_kwargs=True)
     model.train(backward)
     counter = FlopCounterMode(display=False, custom_mapping=dict(RULES))
-    with ExitStack() as stack:
-        stack.enter_context(recorder)
-        stack.enter_context(torch.set_grad_enabled(backward))
-        stack.enter_context(counter)
+    with recorder, torch.set_grad_enabled(backward), counter:
         result = run(model, batch)
         if backward:
             recorder.inside += 1
@@ -236,6 +233,10 @@ class _Recorder(TorchDispatchMode):
         entry[2] &= minor
         return output
 
+    def enter(self, _module: nn.Module, _inputs: Any) -> None:
+        """Take note that a module runs which counts itself."""
+        self.inside += 1
+
     def uncounted(self) -> tuple[Uncounted, ...]:
         """Return what was noted, unknown operators first, then the largest."""
         found = [Uncounted(name, calls, values, bool(minor)) for name, (calls, values, minor) in self._found.items()]
@@ -249,21 +250,15 @@ class _OwnRules:
         self._told: dict[str, int] = {}
         self._kinds: dict[str, str] = {}
 
-    def entering(self, recorder: _Recorder) -> Callable[..., None]:
-        def hook(_module: nn.Module, _inputs: Any) -> None:
-            recorder.inside += 1
-
-        return hook
-
-    def leaving(self, name: str, recorder: _Recorder, rule: ModuleRule) -> Callable[..., None]:
-        def hook(module: Any, inputs: Any, kwargs: Mapping[str, Any], output: Any) -> None:
-            recorder.inside -= 1
-            if not recorder.inside:
-                told = rule(module, (*inputs, *kwargs.values()), output)
-                self._told[name] = self._told.get(name, 0) + told
-                self._kinds[name] = f"{type(module).__name__}.{RULE}"
-
-        return hook
+    def leave(
+        self, name: str, recorder: _Recorder, rule: ModuleRule, module: Any, inputs: Any, kwargs: Any, output: Any
+    ) -> None:
+        """Ask a module that counts itself, unless one around it does so too."""
+        recorder.inside -= 1
+        if not recorder.inside:
+            told = rule(module, (*inputs, *kwargs.values()), output)
+            self._told[name] = self._told.get(name, 0) + told
+            self._kinds[name] = f"{type(module).__name__}.{RULE}"
 
     def put_into(self, counts: dict[str | None, Counter[Any]], backward: int) -> None:
         """Put what was told in the place of what was counted below these modules."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -120,8 +121,7 @@ def activations(
     recompute(copied, recomputed)
     own = {_storage(tensor) for tensor in (*copied.parameters(), *copied.buffers())}
     # What fails is for the caller to tell: PyTorch would write it to the terminal too.
-    with unlogged("torch._subclasses.fake_tensor"), ExitStack() as stack:
-        stack.enter_context(mode)
+    with unlogged("torch._subclasses.fake_tensor"), mode:
         fake = tree_map(lambda t: mode.from_tensor(t).to(device) if isinstance(t, Tensor) else t, batch)
         large = enlarged(fake, samples, size)
         own |= {_storage(tensor) for tensor in _leaves(large)}
@@ -205,8 +205,8 @@ def _kept(
 ) -> dict[str, int]:
     book = _Book(own)
     for name, module in model.named_modules():
-        module.register_forward_pre_hook(book.entering(name, keeps), prepend=True)
-        module.register_forward_hook(book.leaving(keeps), always_call=True)
+        module.register_forward_pre_hook(partial(book.enter, name, keeps), prepend=True)
+        module.register_forward_hook(partial(book.leave, keeps), always_call=True)
     if not keeps:
         model.eval()
         with torch.no_grad():
@@ -225,22 +225,16 @@ class _Book:
         self.found: dict[str, int] = {}
         self._seen, self._inside, self._alive = set(own), [""], list[Tensor]()
 
-    def entering(self, name: str, keeps: bool) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: Any) -> None:
-            self._inside.append(name)
-            for tensor in _leaves(inputs) if keeps and recomputes(module) else ():
+    def enter(self, name: str, keeps: bool, module: nn.Module, inputs: Any) -> None:
+        self._inside.append(name)
+        for tensor in _leaves(inputs) if keeps and recomputes(module) else ():
+            self._count(tensor)
+
+    def leave(self, keeps: bool, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if not keeps:
+            for tensor in _leaves(output):
                 self._count(tensor)
-
-        return hook
-
-    def leaving(self, keeps: bool) -> Callable[..., None]:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if not keeps:
-                for tensor in _leaves(output):
-                    self._count(tensor)
-            self._inside.pop()
-
-        return hook
+        self._inside.pop()
 
     def pack(self, tensor: Tensor) -> Tensor:
         self._count(tensor)
