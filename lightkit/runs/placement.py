@@ -106,19 +106,11 @@ def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Pa
     found = _set_by_user(composed, kind, typed)
     if found is None:
         return None
-    from omegaconf.errors import OmegaConfBaseException
-
-    from lightkit.config.loader import select_value
     from lightkit.config.project import project_root
 
     whole, written = found
     key = f"hydra.{kind}.dir"
-    try:
-        text = str(select_value(whole, key))
-    except (OmegaConfBaseException, RecursionError) as error:
-        what = f"cannot be worked out: {str(error).splitlines()[0]}"
-        raise UserError(what, key=key, received=written, fix=f"{key}=FOLDER", family="file") from error
-    root = project_root()
+    text, root = str(_worked_out(whole, key, received=written, fix=f"{key}=FOLDER")), project_root()
     if not text.strip():  # which would be the working directory: a shell variable that is not set
         raise UserError(
             "a folder is missing", key=key, received=text, fix=f"{key}=FOLDER, or leave it out", family="file"
@@ -130,6 +122,23 @@ def hydra_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> Pa
             what, key=key, received=text, fix=f"{key}=FOLDER inside the project, or elsewhere", family="file"
         )
     return folder
+
+
+def _worked_out(whole: Any, key: str, *, fix: str, received: str | None = None) -> Any:
+    """Return a value of Hydra's own settings, with what it refers to.
+
+    Raises:
+        UserError: That is not known here.
+    """
+    from omegaconf.errors import OmegaConfBaseException
+
+    from lightkit.config.loader import select_value
+
+    try:
+        return select_value(whole, key)
+    except (OmegaConfBaseException, RecursionError) as error:
+        what = f"cannot be worked out: {str(error).splitlines()[0]}"
+        raise UserError(what, key=key, received=received, fix=fix, family="file") from error
 
 
 def has_dated_folder(composed: Composed, kind: str, typed: Sequence[str] = ()) -> bool:
@@ -168,17 +177,9 @@ def job_names(jobs: Sequence[Composed], typed: Sequence[str] = ()) -> list[str]:
 
 def _own_names(wholes: Sequence[Any]) -> list[str]:
     """Work out `hydra.sweep.subdir` of every job, and look whether the jobs get folders of their own."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    from lightkit.config.loader import select_value
-
     key, taken = "hydra.sweep.subdir", dict[Path, Path]()
     for whole in wholes:
-        try:
-            name = Path(str(select_value(whole, key) or ""))
-        except (OmegaConfBaseException, RecursionError) as error:
-            what = f"cannot be worked out: {str(error).splitlines()[0]}"
-            raise UserError(what, key=key, fix=f"{key}=job${{hydra:job.num}}", family="file") from error
+        name = Path(str(_worked_out(whole, key, fix=f"{key}=job${{hydra:job.num}}") or ""))
         if name.is_absolute() or not name.parts or ".." in name.parts:
             what = "the folder of a job is below that of the sweep"
             fix = f"{key}=job${{hydra:job.num}}, and hydra.sweep.dir=FOLDER for the sweep"
