@@ -295,11 +295,9 @@ def write(path: Path, events: Sequence[Any]) -> None:
 
     begin = Event(wall_time=time.time(), file_version="brain.Event:2")
     contents = [event.SerializeToString() for event in (begin, *events)]
+    sizes = [struct.pack("<Q", len(content)) for content in contents]
     with path.open("wb") as file:
-        for first in range(0, len(contents), 256):  # each of so many takes as much memory as the longest
-            some = contents[first : first + 256]
-            sizes = [struct.pack("<Q", len(content)) for content in some]
-            file.writelines(map(b"".join, zip(sizes, checksums(sizes), some, checksums(some))))
+        file.writelines(map(b"".join, zip(sizes, checksums(sizes), contents, checksums(contents))))
 
 
 class _Sieve:
