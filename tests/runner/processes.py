@@ -112,13 +112,13 @@ def go_on(place: Path, count: int, *overrides: str, want: Sequence[int] | None =
 
 
 def series(place: Path) -> dict[tuple[int, str], float]:
-    """Every logged value by step and name, but for those of the clock."""
+    """Every logged value by step and name, but for those of the clock and of the machine."""
     rows = read_jsonl(place / "metrics.jsonl")
     return {
         (row["step"], name): value
         for row in rows
         for name, value in row.items()
-        if "/" in name and not name.startswith("speed/")
+        if "/" in name and not name.startswith(("speed/", "system/"))
     }
 
 
