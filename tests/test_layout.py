@@ -92,7 +92,7 @@ BUDGETS = {
     "common": 1950,
     "metrics": 1700,
     "diagnostics": 1500,
-    "loggers": 1910,
+    "loggers": 1915,
     "runs": 1850,
     "optim": 1250,
     "detached": 1150,
