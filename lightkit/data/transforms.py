@@ -47,6 +47,11 @@ class Views:
         return tuple(made)
 
 
+def alike_views(augment: Sequence[Any]) -> list[Views]:
+    """Return what is left of transforms where nothing may be random: as many views of a sample, all alike."""
+    return [Views((), one.count) for one in augment if isinstance(one, Views)]
+
+
 class RandomShift(SampleWise):
     """Moves images by whole pixels; what comes in is `fill`.
 

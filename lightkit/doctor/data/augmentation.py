@@ -18,6 +18,7 @@ from torch.nn import functional
 from lightkit.common.randomness import mix
 from lightkit.data.prepare import Prepare
 from lightkit.data.sources import kept_generators, seed_generators
+from lightkit.data.transforms import alike_views
 from lightkit.doctor.checks import ExaminedRun
 from lightkit.doctor.data.sample import DataSample
 from lightkit.doctor.finding import Finding
@@ -65,7 +66,7 @@ def find_lost_labels(sample: DataSample) -> Iterator[Finding]:
     on both sides. What they recognise only without it was told by something that augmentation destroys.
     """
     augment, labels = sample.data.train.prepare.augment, _classes(sample)
-    if not augment or labels is None or sample.is_tokens:
+    if not augment or labels is None or sample.is_tokens or alike_views(augment):  # views are compared, not labelled
         return
     trial = _Trial.of(sample, labels)
     if isinstance(trial, str):
@@ -183,7 +184,7 @@ def _augmented(x: Tensor, epoch: int, augment: Sequence[Any]) -> Tensor:
     """Return inputs as an epoch of training would change them."""
     prepare = Prepare(mix("doctor", "views"), augment=tuple(augment))
     pieces = [prepare((piece, None), epoch=epoch, first=128 * i)[0] for i, piece in enumerate(x.split(128))]
-    return torch.cat(pieces)
+    return torch.cat([piece[0] if isinstance(piece, tuple) else piece for piece in pieces])  # one of several views
 
 
 def _compared(x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from lightkit.assembly import Learner
 from lightkit.common.modules import mapped
 from lightkit.common.stepping import set_rate, take_step
 from lightkit.data.loaders import Loader
+from lightkit.data.transforms import alike_views
 from lightkit.trainer.step import trial_stepper
 from lightkit.trainer.tasks import StepOutput
 
@@ -52,12 +53,17 @@ def in_process(loader: Loader, rows: Tensor, **changes: Any) -> Loader:
 
 
 def plain_loader(learner: Learner, split: str, *, rows: int, batch_size: int) -> Loader:
-    """Make batches of the first rows of a split, those of an epoch in training, without augmentation or processes."""
+    """Make batches of the first rows of a split, those of an epoch in training, without augmentation or processes.
+
+    A task that compares views of each training row gets them, all alike.
+    """
     loader = learner.data.evaluation(split)
     if loader is None:
         raise ValueError(f"no split {split}")
-    order = (learner.data.train.order(0) if split == "train" else loader.rows)[:rows]
-    return in_process(loader, order, batch_size=min(batch_size, len(order)))
+    train = learner.data.train
+    order = (train.order(0) if split == "train" else loader.rows)[:rows]
+    views = alike_views(train.prepare.augment) if split == "train" else []
+    return in_process(loader, order, batch_size=min(batch_size, len(order)), augment=views)
 
 
 def plain_batch(learner: Learner, rows: int) -> Any:

@@ -307,9 +307,9 @@ def same(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def without_inputs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def without_inputs(x: Any, y: Tensor) -> tuple[Any, Tensor]:
     """Put zeros in the place of all inputs."""
-    return torch.zeros_like(x), y
+    return mapped(torch.zeros_like, x), y
 
 
 _BETTER = 0.1
