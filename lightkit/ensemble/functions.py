@@ -78,18 +78,18 @@ def by_sample(network: nn.Module) -> str:
     """Tell how a network computes each sample by itself, where only linear layers have weights and nothing has hooks.
 
     Returns:
-        `features`: along the last dimension, once it has flattened its inputs; `True`; or nothing where it does not.
+        `features`: along the last dimension, once it has flattened its inputs; `samples`; or nothing where it does not.
     """
 
     def says(part: nn.Module) -> str:
         own = {"weight", "bias"} if type(part) is nn.Linear else set()  # a class derived from one may do more
         plain = {*part._parameters, *part._buffers} <= own and not (part._forward_hooks or part._forward_pre_hooks)
-        known = "features" if type(part) in _BY_SAMPLE else vars(type(part)).get("by_sample", "")
-        return str(known or "") if plain else ""
+        known = "features" if type(part) in _BY_SAMPLE else vars(type(part)).get("by_sample")
+        return ("features" if known == "features" else "samples") if plain and known else ""
 
     ways = [says(part) for part in network.modules()]
     inside = all(type(part) in _BY_SAMPLE for part in network.modules() if part is not network)
-    return (ways[0] if inside else "True") if all(ways) else ""
+    return (ways[0] if inside else "samples") if all(ways) else ""
 
 
 def linears(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -192,7 +192,8 @@ class Collection:
             UserError: The metric cannot be computed; it is named.
         """
         try:
-            bare = _unranked(metric)
+            ranked = _ranked_rows(metric)
+            bare = ranked == 0
             if self.strict:
                 with warnings.catch_warnings(record=True) as told:
                     warnings.simplefilter("always")
@@ -207,10 +208,10 @@ class Collection:
             if name not in self._undefined:
                 numbers = ", ".join(map(str, bare.nonzero()[:, 0].tolist()))
                 what = ", as all rows are of one class: it is nan then"
-                what = what if bare.all() else f" for class {numbers}, which no row or each row has: it is left out"
+                what = what if bare.all() else f" for class {numbers}, which no row or every row has: it is left out"
                 _LOG.warning("%s.%s is not defined%s", self.key, name, what)
             self._undefined.add(name)
-            return _ranked(metric, bare)
+            return _over_ranked(metric, ranked)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -257,11 +258,11 @@ def head_of(name: str) -> str | None:
     return name.partition("/")[0] if "/" in name else None
 
 
-def _unranked(metric: Any) -> Tensor:
-    """Tell of each class that a metric ranks above the others, `(C,)`, whether it has no such rows."""
+def _ranked_rows(metric: Any) -> Tensor:
+    """Count the rows of each class that a metric ranks above the others, `(C,)`; 0 where there are none of one kind."""
     kind = type(metric).__name__
     if kind not in _RANKING or getattr(metric, "average", None) == "micro":
-        return torch.zeros(1, dtype=torch.bool)
+        return torch.ones(1)
     if metric.thresholds is not None:
         without, having = metric.confmat[0].sum(-1).unbind(-1)
     else:
@@ -269,19 +270,22 @@ def _unranked(metric: Any) -> Tensor:
         if kind.startswith("Multiclass"):
             targets = (targets[:, None] == torch.arange(metric.num_classes, device=targets.device)).long()
         without, having = (targets == 0).sum(0), (targets == 1).sum(0)
-    return torch.atleast_1d((having == 0) | ((without == 0) & kind.endswith("AUROC")))
+    return torch.atleast_1d(having * (without > 0) if kind.endswith("AUROC") else having)
 
 
-def _ranked(metric: Any, bare: Tensor) -> Any:
-    """Compute such a metric over the classes that have rows; torchmetrics counts 0 for the others."""
+def _over_ranked(metric: Any, ranked: Tensor) -> Any:
+    """Compute such a metric over the classes that have rows of both kinds; torchmetrics counts 0 for the others."""
     average = getattr(metric, "average", None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchmetrics' own, of the same
-        if bare.all() or average == "weighted":  # what has no rows weighs nothing
-            return metric.compute().where(~bare.all(), torch.nan)
-        metric.average, metric._computed = "none", None
-        found = metric.compute().where(~bare, torch.nan)
-    metric.average, metric._computed = average, None
+        if average is not None:
+            metric.average, metric._computed = "none", None
+        found = metric.compute()
+    if average is not None:
+        metric.average, metric._computed = average, None
+    found = found.where(ranked.view_as(found) > 0, torch.nan)
+    if average == "weighted":
+        return (found.nan_to_num() * ranked).sum() / ranked.sum()
     return found.nanmean() if average == "macro" else found
 
 
@@ -350,6 +354,7 @@ WINDOW = "_num_vals_seen"
 """Where a wrapper of torchmetrics counts the batches of its window."""
 _RANKING = (
     "BinaryAUROC",
+    "BinaryAveragePrecision",
     "MulticlassAUROC",
     "MultilabelAUROC",
     "MulticlassAveragePrecision",

@@ -284,7 +284,7 @@ class Forked(nn.Module):
         return self.head(torch.cat([self.one(x), self.other(x)], 1).flatten(1))
 
 
-WAYS = [(MLP, "features"), (Centred, ""), (two_in_a_row, "True"), (Forked, "True")]
+WAYS = [(MLP, "features"), (Centred, ""), (two_in_a_row, "samples"), (Forked, "samples")]
 
 
 @pytest.mark.parametrize(("make", "way"), WAYS)

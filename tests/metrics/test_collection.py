@@ -79,19 +79,35 @@ def test_classes_without_rows_do_not_count_in_a_mean_of_rankings(kind, threshold
     each = [value for name, value in values.items() if name.startswith("test/each")]
     assert [math.isnan(value) for value in each] == [place == 1 for place in range(CLASSES)]
     told = [record.getMessage() for record in caplog.records]
-    assert told == [f"metrics.test.{name} is not defined for class 1, which no row or each row has: it is left out"
+    assert told == [f"metrics.test.{name} is not defined for class 1, which no row or every row has: it is left out"
                     for name in ("macro", "weighted", "each")]  # fmt: skip
 
 
-def test_labels_that_all_rows_or_none_have_do_not_count_in_a_mean_of_rankings():
+@pytest.mark.parametrize("thresholds", [None, 2000], ids=["exact", "binned"])
+def test_labels_that_all_rows_or_none_have_do_not_count_in_a_mean_of_rankings(thresholds):
     def make():
-        return {"auroc": classification.MultilabelAUROC(3), "precision": classification.MultilabelAveragePrecision(3)}
+        kinds = {"auroc": classification.MultilabelAUROC, "precision": classification.MultilabelAveragePrecision}
+        return {
+            f"{name}_{average}": kind(3, average=average, thresholds=thresholds)
+            for name, kind in kinds.items()
+            for average in ("macro", "weighted")
+        }
 
     preds = torch.tensor([[3.0, 1.0, -1.0], [-2.0, 0.5, 0.3], [1.0, -1.0, 2.0], [0.1, -0.5, 1.0]])
     target = torch.tensor([[1, 1, 0], [0, 1, 0], [0, 1, 0], [1, 1, 0]])
     values = feed(SplitMetrics("test", make), preds, target, 4).compute()
-    assert values["test/auroc"] == pytest.approx(0.75)
-    assert values["test/precision"] == pytest.approx((1 + 5 / 6) / 2)
+    assert values["test/auroc_macro"] == values["test/auroc_weighted"] == pytest.approx(0.75)
+    assert values["test/precision_macro"] == pytest.approx((5 / 6 + 1) / 2)
+    assert values["test/precision_weighted"] == pytest.approx((2 * 5 / 6 + 4) / 6)
+
+
+@pytest.mark.parametrize("thresholds", [None, 20], ids=["exact", "binned"])
+def test_the_average_precision_of_no_positive_row_is_not_defined(thresholds):
+    metrics = SplitMetrics("test", lambda: {"ap": classification.BinaryAveragePrecision(thresholds=thresholds)})
+    for target, defined in ((torch.zeros(8), False), (torch.ones(8), True)):
+        metrics.update(torch.randn(8), target, torch.zeros(()), 8)
+        assert math.isnan(metrics.compute()["test/ap"]) != defined
+        metrics.reset()
 
 
 def test_metrics_that_count_the_same_share_a_state_and_others_do_not():

@@ -97,7 +97,7 @@ class Outcome:
 
     @cached_property
     def beside(self) -> Tensor:
-        """What the members predict of the rows of the ensemble, `(M, N, C)`; NaN where one predicts nothing."""
+        """Return what the members predict of the rows of the ensemble, `(M, N, C)`; NaN where one predicts nothing."""
         whole, own = self.made.predictions, self.made.own
         own = [one if torch.equal(one.rows, whole.rows) else one.take(torch.isin(one.rows, whole.rows)) for one in own]
         return stacked(aligned([*own, whole])[:-1])
