@@ -280,17 +280,18 @@ def _needs_multirun(text: str, override: Override, *, choice: bool) -> UserError
     wanted = "options that go together" if choice else "a list"
     quoted = "" if choice else ", or for a text put quotes around it"
     fix = f"add -m, or for {wanted} write {override.get_key_element()}=[…]{quoted}"
-    if DECIMAL_COMMA.fullmatch(value) and not _is_whole(override.key_or_group):
-        fix = f"{override.key_or_group}={value.replace(',', '.')}, with a point; for several runs add -m"
+    if DECIMAL_COMMA.fullmatch(value) and _may_be_fraction(override.key_or_group):
+        key = override.key_or_group
+        fix = f"{key}={value.replace(',', '.')}, with a point; a list is {key}=[{value}]; for several runs add -m"
     return _error(what, text, key=override.key_or_group, received=value, fix=fix, family="wrong-command")
 
 
-def _is_whole(key: str) -> bool:
-    """Tell whether the value of a key can be a whole number, and no other one."""
+def _may_be_fraction(key: str) -> bool:
+    """Tell whether the value of a key can be a number that is not whole, as far as is known."""
     *above, name = parts_of(key)
     kind = class_at(tuple(above))
     hint = field_types(kind).get(str(name)) if kind is not None else None
-    return hint is not None and fits(1, hint) and not fits(0.5, hint)
+    return hint is None or fits(0.5, hint)
 
 
 def _empty_range(override: Override, text: str) -> UserError | None:

@@ -111,7 +111,9 @@ mlp.hidden=[3] => fix:      model=mlp model.hidden=[3]
 device=gpu => fix:      device=cuda
 device=cuda:1 => fix:      device=cuda device.name=cuda:1
 loss.weight=[1,a] => expected: a list of numbers or a `_target_` or null
-optim.lr=0,001 => optim.lr=0.001, with a point; for several runs add -m
+optim.lr=0,001 => optim.lr=0.001, with a point; a list is optim.lr=[0,001]; for several runs add -m
+model.hidden=64,32 => a list is model.hidden=[64,32]; for several runs add -m
+optim.betas=0,9 => a list is optim.betas=[0,9]
 seed=0,1 => add -m, or for a list write seed=[…]
 optim.lr:_0,001 => fix:      optim.lr=0.001
 trainer.epochs: => fix:      trainer.epochs=VALUE
