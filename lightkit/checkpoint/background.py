@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import weakref
@@ -14,9 +15,12 @@ from typing import Any
 import torch
 
 from lightkit.checkpoint.files import to_plain
+from lightkit.checkpoint.reading import LABEL
 from lightkit.checkpoint.store import CheckpointStore
 
 _LOG = logging.getLogger(__name__)
+_FEW, _SMALL_BYTES = 100, 1 << 20
+"""Up to so many tensors and bytes are pickled sooner than a second thread gets hold of the interpreter."""
 _Buffer = tuple[tuple[Any, ...], torch.Tensor]
 """What a tensor is like, and the memory for it."""
 
@@ -65,6 +69,12 @@ class HostBuffers:
                 torch._foreach_copy_(targets, sources, non_blocking=device.type == "cuda")
         self._events = [torch.cuda.current_stream(device).record_event() for device in jobs if device.type == "cuda"]
         return plain
+
+    @property
+    def are_small(self) -> bool:
+        """Whether the last copy has few tensors and bytes, which are there already."""
+        tensors = [tensor for _, tensor in self._buffers.values()]
+        return len(tensors) <= _FEW and sum(tensor.nbytes for tensor in tensors) <= _SMALL_BYTES and not self._events
 
     def wait(self) -> None:
         """Block until the last copy is complete."""
@@ -131,9 +141,13 @@ class BackgroundStore(CheckpointStore):
                 self._writer.shutdown()
                 self._writer = None
 
-    def _take(self, content: dict[str, Any]) -> dict[str, Any]:
+    def _take(self, content: dict[str, Any]) -> dict[str, Any] | memoryview:
         plain: dict[str, Any] = self._buffers.copy(content)
-        return plain
+        if plain[LABEL]["value"] is None or not self._buffers.are_small:  # a value that is missing may be found later
+            return plain
+        memory = io.BytesIO()
+        torch.save(plain, memory)
+        return memory.getbuffer()
 
     def _run(self, job: Callable[[], None]) -> None:
         # One thread for all saves: starting one would hand it the interpreter at once, and training would wait for it.

@@ -135,7 +135,7 @@ class CheckpointStore:
             UserError: The file cannot be written; the checkpoints before it are untouched.
         """
         value = None if value is None or math.isnan(value) else float(value)
-        plain = self._take(content)
+        plain = self._take({**content, LABEL: {"step": step, "value": value, "epoch": epoch}})
         with self._saving(step):
             path = self.folder / f"step-{step:08d}.pt"
             copies = 0  # a name of its own: replacing a listed file would leave the manifest wrong for a moment
@@ -193,26 +193,30 @@ class CheckpointStore:
         self.flush()
         return self._listed()
 
-    def _take(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Return what to write of the content, after `save` returned if need be."""
+    def _take(self, content: dict[str, Any]) -> dict[str, Any] | memoryview:
+        """Return what to write of the content, after `save` returned if need be: values, or the bytes of a file."""
         plain: dict[str, Any] = to_plain(content)
         return plain
 
     def _run(self, job: Callable[[], None]) -> None:
         job()
 
-    def _write(self, plain: dict[str, Any], entry: Entry, *, first: Callable[[], object], abandons: bool) -> None:
+    def _write(
+        self, taken: dict[str, Any] | memoryview, entry: Entry, *, first: Callable[[], object], abandons: bool
+    ) -> None:
         """Bring a checkpoint to the disk; the manifest knows it only when all of it is there."""
         self._there = None
         with self._saving(entry.step):
             first()
             self.folder.mkdir(parents=True, exist_ok=True)
             before, later = self._parted(entry.step, abandons=abandons)
-            if entry.value is None:  # a second save of a step must not forget what the first one measured
-                entry = replace(entry, value=next((old.value for old in before if old.step == entry.step), None))
-            plain[LABEL] = {"step": entry.step, "value": entry.value, "epoch": entry.epoch}
-            target = self.folder / entry.file
-            made = draft(target, lambda file: torch.save(plain, file), scratch=_SCRATCH)
+            if isinstance(taken, memoryview):
+                made = draft(self.folder / entry.file, lambda file: file.write(taken), scratch=_SCRATCH)
+            else:
+                if entry.value is None:  # a second save of a step must not forget what the first one measured
+                    entry = replace(entry, value=next((old.value for old in before if old.step == entry.step), None))
+                    taken[LABEL]["value"] = entry.value
+                made = draft(self.folder / entry.file, lambda file: torch.save(taken, file), scratch=_SCRATCH)
             new = replace(entry, sha256=made.sha256, bytes=made.count_bytes)
             kept = manifest.kept(
                 [old for old in before if old.step != new.step] + [new],

@@ -39,9 +39,11 @@ def gate(monkeypatch):
     gate.set()
 
 
-def test_files_are_the_same_as_without_a_thread(tmp_path):
+@pytest.mark.parametrize("shape", [(3,), (600, 600), (200, 1, 1)], ids=["small", "large", "many"])
+def test_files_are_the_same_as_without_a_thread(tmp_path, shape):
     tied = torch.arange(3.0)
-    saved = content(1) | {"a": tied, "b": tied, "row": torch.arange(12.0).view(3, 4)[1], "t": torch.ones(2, 3).T}
+    parts = {"a": tied, "b": tied, "row": torch.arange(12.0).view(3, 4)[1], "t": torch.ones(2, 3).T}
+    saved = content(1) | parts | {"rows": list(torch.ones(shape))}
     digests = []
     for kind in (CheckpointStore, BackgroundStore):
         store = kind(tmp_path / kind.__name__)
@@ -51,10 +53,11 @@ def test_files_are_the_same_as_without_a_thread(tmp_path):
     assert digests[0] == digests[1]
 
 
-def test_training_goes_on_before_the_file_is_there_and_one_save_waits_for_another(tmp_path, gate):
-    store, saved = BackgroundStore(tmp_path), []
+@pytest.mark.parametrize("value", [None, 0.5])
+def test_training_goes_on_before_the_file_is_there_and_one_save_waits_for_another(tmp_path, gate, value):
+    store, saved = BackgroundStore(tmp_path, keep_last=2), []
     weights = {"model": {"w": torch.full((1000,), 7.0)}, "state": {"step": 7}}
-    path = store.save(weights, step=7)
+    path = store.save(weights, step=7, value=value)
     assert gate.entered.wait(PATIENCE_SECONDS)
     assert not path.exists()
     weights["model"]["w"].zero_()
@@ -66,7 +69,10 @@ def test_training_goes_on_before_the_file_is_there_and_one_save_waits_for_anothe
     gate.set()
     waiting.join()
     store.flush()
-    assert [entry.step for entry in store.entries()] == [8]
+    assert [entry.step for entry in store.entries()] == [7, 8]
+    there = store.load(path)
+    assert there["state"]["step"] == 7
+    assert there["model"]["w"].eq(7.0).all()
 
 
 @pytest.mark.parametrize("ask", ["newest", "best", "entries", "load_newest", "load", "close"])
