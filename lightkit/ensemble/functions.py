@@ -108,7 +108,7 @@ def linears_of_features(input: Tensor, weight: Tensor, bias: Tensor | None = Non
         shared: Whether the features before the first layer are those of all models.
     """
     if input.ndim == 2:
-        input = input.expand(len(weight), *input.shape) if shared else input.unflatten(0, (len(weight), -1))
+        input = input.expand(len(weight), *input.shape) if shared else input.reshape(len(weight), -1, input.shape[-1])
     return (weight @ input.mT if bias is None else torch.baddbmm(bias.unsqueeze(2), weight, input.mT)).mT
 
 

@@ -186,7 +186,7 @@ class Computation:
         with self._holding(self.model.tensors), drops, swapped({"linear": linear}):
             preds = self._network(x if shared else x.flatten(0, 1))
         y = y.expand(preds.shape[:2]) if shared else y
-        preds = preds.reshape(*y.shape, -1)
+        preds = preds if preds.ndim == 3 else preds.unflatten(0, y.shape)
         losses, counted = mean_cross_entropies(preds, y, self._ignored)
         return StepOutput(losses, preds, y, weight=counted)
 
