@@ -15,7 +15,7 @@ from lightkit.config import to_plain
 from lightkit.device.ranks import Ranks
 from lightkit.device.recompute import recomputed
 from lightkit.finetune.phases import Phase
-from lightkit.finetune.plan import Plan, build_plan, phase_steps, plain_phases, probe_steps
+from lightkit.finetune.plan import FinetunePlan, build_plan, phase_steps, plain_phases, probe_steps
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.optim.groups import matched_rules
 from lightkit.optim.wrapped import alters, due, rate_scale, rates
@@ -28,7 +28,7 @@ def phases_of(parts: Learner) -> tuple[Phase, ...]:
     return parts.made.prepared.phases if parts.made.prepared else plain_phases(parts.model)
 
 
-def build_plan_of(parts: Learner) -> Plan:
+def build_plan_of(parts: Learner) -> FinetunePlan:
     """Plan what will train, at which rate and when."""
     phases, timetable = phases_of(parts), parts.timetable
     steps = phase_steps(phases, steps_per_epoch=timetable.steps_per_epoch, total_steps=timetable.total_steps)
@@ -62,7 +62,7 @@ def notes_on_plan(cfg: DictConfig, parts: Learner) -> list[str]:
 
 def build_tuning(
     parts: Learner,
-    plan: Plan,
+    plan: FinetunePlan,
     *,
     audit: str,
     report: Callable[[str], None],

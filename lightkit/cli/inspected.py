@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lightkit.assembly import Learner
     from lightkit.assembly.phases import Match
-    from lightkit.finetune.plan import Plan
+    from lightkit.finetune.plan import FinetunePlan
 
 # What imports torch is imported inside the functions: it takes seconds, and a wrong configuration is told before.
 
@@ -83,7 +83,7 @@ def plan(args: list[str]) -> int:
     return report(options, content | ({"notes": all_notes} if all_notes else {}), text)
 
 
-def _lines_of_plan(found: Plan, matches: Sequence[Match], parts: Learner, *, long: bool) -> Iterator[str]:
+def _lines_of_plan(found: FinetunePlan, matches: Sequence[Match], parts: Learner, *, long: bool) -> Iterator[str]:
     """Yield the plan as tables and lines."""
     from lightkit.assembly.phases import COLUMNS
 
@@ -101,7 +101,7 @@ def _lines_of_plan(found: Plan, matches: Sequence[Match], parts: Learner, *, lon
             yield table([], [["", *row] for row in more])
 
 
-def _facts_of_plan(found: Plan, matches: Sequence[Match], parts: Learner) -> dict[str, Any]:
+def _facts_of_plan(found: FinetunePlan, matches: Sequence[Match], parts: Learner) -> dict[str, Any]:
     """Return all of it as plain values, without an output layer in plain training, which does not ask for it."""
     content, prepared, weights = dict(found.to_json()), parts.made.prepared, parts.made.report
     if prepared is not None:

@@ -39,7 +39,7 @@ Rates = Mapping[int, Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class FinetunePlan:
     """What trains in a run, phase by phase."""
 
     phases: tuple[PhaseTable, ...]
@@ -100,7 +100,7 @@ def build_plan(
     rates: Rates | None,
     frozen_rules: tuple[str, ...] = (),
     take_step: Callable[[Optimizer], Any] = methodcaller("step"),
-) -> Plan:
+) -> FinetunePlan:
     """Make the plan of a run, before its first step.
 
     Args:
@@ -137,7 +137,7 @@ def build_plan(
         )
         state = None if sizes is None else sum(sizes[name] for name in trained)
         tables.append(PhaseTable(phase.name, moments, rows, state))
-    return Plan(tuple(tables), type(optimizer).__name__)
+    return FinetunePlan(tuple(tables), type(optimizer).__name__)
 
 
 def live_table(model: nn.Module, optimizer: Optimizer, *, phase: str, step: int) -> PhaseTable:

@@ -19,7 +19,7 @@ from lightkit.common.modules import is_shard
 from lightkit.common.reading import OBJECTS
 from lightkit.config import to_plain, to_yaml
 from lightkit.diagnostics.spans import NoSpans
-from lightkit.finetune.plan import Plan
+from lightkit.finetune.plan import FinetunePlan
 from lightkit.finetune.tables import format_names
 from lightkit.finetune.tuning import NoTuning, Tuning
 from lightkit.loggers import Logger
@@ -35,7 +35,7 @@ from lightkit.runner.restore import start_logging, stateful
 from lightkit.runs.reading import read_json
 from lightkit.trainer import State, Trainer
 from lightkit.trainer.audit.watch import NoWatch, Watcher
-from lightkit.trainer.callbacks import RunFacts
+from lightkit.trainer.callbacks import RunInfo
 from lightkit.trainer.guard import KEPT, Guard, Kept, RollbackGuard, SkipGuard
 from lightkit.trainer.services import Services
 
@@ -73,7 +73,7 @@ def fit(run: MemberRun, learner: Learner, observer: Observer) -> bool:
                     rescues=rescue_teller(run),
                     results=result_writer(run),
                     meters=[*validation_meters(run, learner), Overlays(learner, run.logger, shown)],
-                    run=RunFacts(run.cfg.name, run.path, run.cfg, run.place.facts().get("git")),
+                    run=RunInfo(run.cfg.name, run.path, run.cfg, run.place.facts().get("git")),
                     scope=run.stack,
                 ),
                 monitor=run.cfg.metrics.monitor,
@@ -275,7 +275,7 @@ class FinetuneRecord:
     def __init__(self, cfg: DictConfig, folder: Path, parts: Learner, *, state: State, logger: Logger) -> None:
         self.tuning, self._path, self._parts, self._logger = NoTuning(), folder / run_files.FINETUNE, parts, logger
         self._cfg, self._resumed = cfg, state.step > 0
-        self._plan, self._rows_before = Plan(()), list[dict[str, Any]]()
+        self._plan, self._rows_before = FinetunePlan(()), list[dict[str, Any]]()
         if parts.made.prepared is None:
             return
         self._plan, self._matches = build_plan_of(parts), matches_of(cfg, parts)

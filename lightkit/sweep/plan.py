@@ -18,7 +18,7 @@ from lightkit.config.native import replicates
 from lightkit.config.schema.sweeping import HalvingConfig
 from lightkit.runs.catalog import places_of, run_name
 from lightkit.runs.lock import lock_holder
-from lightkit.sweep.engines.base import JobEngine, Plan
+from lightkit.sweep.engines.base import JobEngine, SweepPlan
 from lightkit.sweep.halving import Halving, build_halving
 from lightkit.sweep.job import Grid, Job, JobSearch
 from lightkit.sweep.journal import Journal, Record, read_head, read_journal
@@ -217,7 +217,7 @@ def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path, 
     # What comes next may depend on what came before: then a queue gets no more than there are slots.
     ahead = not (study or options.get("race") or _race(options, jobs)) and options["on_error"] == "continue"
     engine, own = load(ENGINE, options["engine"], JobEngine)
-    made: JobEngine = engine.build(Plan(options, jobs, folder, ahead), **own)
+    made: JobEngine = engine.build(SweepPlan(options, jobs, folder, ahead), **own)
     return made
 
 

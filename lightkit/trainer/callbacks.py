@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunInfo:
     """What a callback may know of its run; empty where training goes on without one."""
 
     name: str = ""
@@ -44,7 +44,7 @@ class Training(Protocol):
     """The counters, and the newest values."""
     stepper: Stepper
     """What makes the steps: `loss` and `outputs` of the newest batch."""
-    run: RunFacts
+    run: RunInfo
     """The run: name, folder, configuration, git state."""
     logger: Logger
     """Takes figures, images, texts and histograms: `trainer.logger.figure("extra/x", figure, step=trainer.state.step)`.

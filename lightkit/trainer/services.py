@@ -15,7 +15,7 @@ from lightkit.data import Loader
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.loggers.base import Logger
 from lightkit.trainer.audit.watch import NoWatch
-from lightkit.trainer.callbacks import RunFacts
+from lightkit.trainer.callbacks import RunInfo
 from lightkit.trainer.evaluate import ValidationMeter, evaluate
 from lightkit.trainer.interrupt import Interrupt
 from lightkit.trainer.learner import Learner
@@ -42,7 +42,7 @@ class Services:
     """Keeps results of metrics that are no numbers, such as curves: split and results by name."""
     meters: Sequence[ValidationMeter] = ()
     """Look at validations beside the metrics."""
-    run: RunFacts = field(default_factory=RunFacts)
+    run: RunInfo = field(default_factory=RunInfo)
     """What callbacks may know of the run."""
     scope: ExitStack | None = None
     """Ends with the run, which goes on after training; None where training is all of it."""

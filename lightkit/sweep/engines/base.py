@@ -31,7 +31,7 @@ def job_command(start: Start) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What an engine is built for."""
 
     options: Mapping[str, Any]
@@ -56,7 +56,7 @@ class JobEngine(ABC):
     """Whether jobs go on when the process of the sweep ends, as those in a queue do."""
 
     @classmethod
-    def build(cls, plan: Plan, **options: Any) -> JobEngine:
+    def build(cls, plan: SweepPlan, **options: Any) -> JobEngine:
         """Build the engine for a sweep; `options` are those that the project gives it in `conf/plugins.yaml`."""
         made: JobEngine = cls(plan, **options)  # type: ignore[call-arg]
         return made

@@ -21,7 +21,7 @@ from lightkit.monitor.nvml import open_source
 from lightkit.processes.children import Child, usable_cpus
 from lightkit.processes.files import without_links
 from lightkit.runs.reading import read_result
-from lightkit.sweep.engines.base import JobEngine, Plan, job_arguments, job_command
+from lightkit.sweep.engines.base import JobEngine, SweepPlan, job_arguments, job_command
 from lightkit.sweep.job import Job, Start, section_of
 from lightkit.sweep.state import reached, read_outcome
 from lightkit.sweep.warm import HANG_SECONDS, TIED_TO, WarmJob, WarmServer, can_fork
@@ -80,7 +80,7 @@ class LocalEngine(JobEngine):
         self._running = dict[str, _Running]()
 
     @classmethod
-    def build(cls, plan: Plan, **options: Any) -> LocalEngine:
+    def build(cls, plan: SweepPlan, **options: Any) -> LocalEngine:
         """Build it with slots for what each job takes."""
         return build_local(plan.options, plan.jobs)
 

@@ -20,7 +20,7 @@ from lightkit.common.errors import FAILED, IN_USE, UserError
 from lightkit.processes import guard
 from lightkit.processes.children import Child, Hung
 from lightkit.processes.files import without_links
-from lightkit.sweep.engines.base import JobEngine, Plan, job_command
+from lightkit.sweep.engines.base import JobEngine, SweepPlan, job_command
 from lightkit.sweep.job import Start
 
 _IN_USE_SECONDS = 120.0
@@ -120,7 +120,7 @@ class RayEngine(JobEngine):
             raise
 
     @classmethod
-    def build(cls, plan: Plan, **options: Any) -> RayEngine:
+    def build(cls, plan: SweepPlan, **options: Any) -> RayEngine:
         """Build it with the options of `sweep.ray`."""
         share = float(plan.options["gpus_per_job"] or 0)
         return cls(plan.folder, job_command, **plan.options["ray"], gpus=share, slots=plan.options["slots"])

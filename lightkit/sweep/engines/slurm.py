@@ -17,7 +17,7 @@ from lightkit.common import run_files
 from lightkit.common.errors import FAILED, UserError, of_signal
 from lightkit.common.text import in_one_line
 from lightkit.processes.children import run
-from lightkit.sweep.engines.base import JobEngine, Plan, job_command
+from lightkit.sweep.engines.base import JobEngine, SweepPlan, job_command
 from lightkit.sweep.job import Start
 from lightkit.sweep.queue import Queued, SlurmOptions, array_script, ask_queue, ids_of, is_of
 
@@ -94,7 +94,7 @@ class SlurmEngine(JobEngine):
         self._why: dict[str, str] = {}
 
     @classmethod
-    def build(cls, plan: Plan, **options: Any) -> SlurmEngine:
+    def build(cls, plan: SweepPlan, **options: Any) -> SlurmEngine:
         """Build it with the options of `sweep.slurm`."""
         gpus = float(plan.options["gpus_per_job"] or 0)
         if not gpus.is_integer():

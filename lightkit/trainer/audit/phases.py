@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from lightkit.common.text import counted
 from lightkit.device.ranks import Ranks
 from lightkit.finetune.phases import Phase
-from lightkit.finetune.plan import Plan, live_table
+from lightkit.finetune.plan import FinetunePlan, live_table
 from lightkit.finetune.tables import PhaseTable, format_names, split_by_group
 from lightkit.trainer.audit.record import EARLY_STEPS, UNUSED, PhaseRecord
 from lightkit.trainer.audit.rules import (
@@ -58,7 +58,7 @@ class FinetuneAudit:
         *,
         action: str = "fail",
         report: Callable[[str], None] = lambda line: None,
-        plan: Plan | None = None,
+        plan: FinetunePlan | None = None,
         phases: Sequence[Phase] = (),
         must_train: Collection[str] = (),
         rate_scale: Callable[[], float | None] = lambda: 1.0,

@@ -17,7 +17,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from lightkit.common.text import format_bytes
 from lightkit.finetune.phases import Phase
 from lightkit.finetune.plan import (
-    Plan,
+    FinetunePlan,
     build_plan,
     contents,
     few_patterns,
@@ -56,7 +56,9 @@ def everything(model: nn.Module) -> frozenset[str]:
     return frozenset(name for name, _ in model.named_parameters())
 
 
-def made(kind: type[Schedule] = Cosine, **options: Any) -> tuple[nn.Module, Optimizer, Schedule, list[Phase], Plan]:
+def made(
+    kind: type[Schedule] = Cosine, **options: Any
+) -> tuple[nn.Module, Optimizer, Schedule, list[Phase], FinetunePlan]:
     model = network()
     rules = [{"match": "4.*", "name": "head", "lr": 0.01}, {"match": "1.*", "name": "norm", "weight_decay": 0.0}]
     groups = parameter_groups(model, lr=0.001, weight_decay=0.1, rules=rules)
@@ -66,7 +68,7 @@ def made(kind: type[Schedule] = Cosine, **options: Any) -> tuple[nn.Module, Opti
     return model, optimizer, schedule, listed, planned(model, optimizer, schedule, listed)
 
 
-def planned(model: nn.Module, optimizer: Optimizer, schedule: Schedule, listed: list[Phase]) -> Plan:
+def planned(model: nn.Module, optimizer: Optimizer, schedule: Schedule, listed: list[Phase]) -> FinetunePlan:
     steps = phase_steps(listed, **LENGTHS)
     wanted = sorted({step for moments in steps for step in moments})
     rates = previewed(schedule, wanted)
@@ -134,7 +136,7 @@ def test_memory_of_the_optimizer_grows_with_what_has_trained() -> None:
     assert "optimizer state unknown (LBFGS)" in unknown.lines()[0]
 
 
-def differences(plan: Plan, *live: PhaseTable) -> list[str]:
+def differences(plan: FinetunePlan, *live: PhaseTable) -> list[str]:
     planned = {table.phase: table for table in plan.phases}
     return [f"{table.phase}: {line}" for table in live for line in planned[table.phase].differences(table)]
 
