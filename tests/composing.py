@@ -17,10 +17,9 @@ from hydra._internal.defaults_list import DefaultsList
 from omegaconf import DictConfig, OmegaConf
 
 from lightkit.config.loader import ConfigLoader
+from tests.warm import SHARED
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = "TESTS_COMPOSED"
-"""The environment variable that names the folder in which the processes leave for each other what they worked out."""
 _SHIPPED = (ROOT / "conf", ROOT / "experiments")
 
 
@@ -34,12 +33,6 @@ _list, _merge = config_loader_impl.create_defaults_list, ConfigLoader._compose_c
 _map, _NOTHING = defaults_list._create_interpolation_map, OmegaConf.create()
 _known = dict[Any, _Known]()
 _shared = Path(os.environ.get(SHARED, os.devnull))
-
-
-def share(folder: Path) -> None:
-    """Take from a folder, and leave there, what is worked out here and in all processes that are started from here."""
-    global _shared
-    _shared, os.environ[SHARED] = folder, str(folder)
 
 
 def _listed(repo: Any, config_name: str, overrides_list: list[Any], **options: Any) -> DefaultsList:

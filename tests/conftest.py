@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 # Before torch is imported: one thread per operation here and in every process the tests start, as results are compared
 # bit by bit and tests run side by side.
@@ -28,15 +29,8 @@ os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that import ev
 
 import pytest
 
-import tests.composing
-import tests.drawing
-import tests.own_code
-import tests.parsing
-from lightkit.common.sparing import sparingly
-from tests.warm import Warm, begin
+from tests.warm import FOR_ALL, SHARED, Warm, begin
 
-sparingly(lambda: importlib.import_module("torchmetrics"))  # as every run does; all of it takes seconds
-FOR_ALL = (tests.composing, tests.drawing, tests.own_code, tests.parsing)
 WHOLE_RUNS = {"benchmarks", "docs", "experiments", "faults", "gpu", "resume", "runner"}
 """Folders of tests that are about nothing else, which take seconds each."""
 STARTING = {"cli", "project", "run_bash", "warm"}
@@ -81,11 +75,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Files and tests that are named run whole; here, as worker processes take their options from this one."""
     gc.disable()  # until all is imported and collected, which leaves few cycles
-    if not hasattr(config, "workerinput"):
-        tests.composing.share(folder := Path(tempfile.mkdtemp(prefix="lightkit-tests-")))
-        config.stash[SERVER] = begin(folder / "socket")
+    gives_out = config.getoption("dist", "no") != "no"
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="lightkit-tests-")
+        place = [str(config.invocation_params.dir), *config.invocation_params.args]
+        config.stash[SERVER] = begin(_socket(), place if gives_out and not _on_gpu() else ())
+    if not gives_out:  # what gives the tests to others runs none
+        for name in FOR_ALL:
+            importlib.import_module(name)
     if config.args_source is config.ArgsSource.ARGS and not hasattr(config, "workerinput"):
         config.option.all = True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(specs: list[Any]) -> None:
+    """Fork the processes that run tests from one that has imported the tests."""
+    import execnet
+
+    if not _on_gpu():
+        program = Warm(_socket("workers")).client(_socket("worker"), "-m", "tests.warm")
+        specs[:] = [execnet.XSpec(f"{spec}//id={spec.id}//python={program}") for spec in specs]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -106,6 +115,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not torch.cuda.is_available():
         for item in gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def _on_gpu() -> bool:
+    """Whether the tests compute on a GPU, which does not survive a fork."""
+    return os.environ["LIGHTKIT_TESTS_ON"] == "gpu"
+
+
+def _socket(name: str = "socket") -> Path:
+    return Path(os.environ[SHARED]) / name
 
 
 def _choose(config: pytest.Config, items: list[pytest.Item], chosen: Iterator[pytest.Item]) -> None:
@@ -153,11 +171,11 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Libraries look at the end whether anything of theirs is left."""
-    gc.unfreeze()
-    if not hasattr(config, "workerinput"):
-        config.stash[SERVER].communicate()
-        shutil.rmtree(os.environ[tests.composing.SHARED], ignore_errors=True)
+    """Libraries look at the end whether anything of theirs is left, but for processes that were forked."""
+    if server := config.stash.get(SERVER, None):
+        gc.unfreeze()
+        server.communicate()
+        shutil.rmtree(os.environ[SHARED], ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -217,7 +235,7 @@ def cli(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outco
 @pytest.fixture(scope="session")
 def warm() -> Warm:
     """What starts processes without importing everything once more: one for all that run tests side by side."""
-    return Warm(Path(os.environ[tests.composing.SHARED]) / "socket")
+    return Warm(_socket())
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 Importing torch takes seconds. A process from here has its own process group, streams, folder, variables, signals and
 exit status, as one that a shell starts; so have those that it starts itself, for a sweep or for several ranks.
-`python -m tests.warm SOCKET` serves until its standard input ends.
+`python -m tests.warm SOCKET` serves until its standard input ends. With the folder and the arguments of pytest after
+it, a second one imports the tests too, and forks the processes that run them: `SOCKET` is `workers` beside the first.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import gc
@@ -27,11 +29,16 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from tests.waiting import PATIENCE_SECONDS, until
 
+SHARED = "TESTS_COMPOSED"
+"""The environment variable that names the folder in which the processes leave for each other what they worked out."""
+FOR_ALL = ("tests.composing", "tests.drawing", "tests.own_code", "tests.parsing", "tests.metrics_in_parts")
+"""Imported before any test."""
 _CLIENT = """\
 #!{python} -IS
 import json, os, socket, sys
@@ -70,9 +77,14 @@ class Running:
         return self.code
 
 
-def begin(socket: Path) -> subprocess.Popen[bytes]:
-    """Start the server; it ends with its standard input, and what it has started ends with it."""
-    command = [sys.executable, "-m", "tests.warm", str(socket)]
+def begin(socket: Path, workers_of: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """Start the server; it ends with its standard input, and what it has started ends with it.
+
+    Args:
+        socket: Where it listens.
+        workers_of: The folder and the arguments of a pytest whose worker processes are forked too.
+    """
+    command = [sys.executable, "-m", "tests.warm", str(socket), *workers_of]
     return subprocess.Popen(command, cwd=Path(__file__).resolve().parents[1], stdin=subprocess.PIPE)
 
 
@@ -130,15 +142,30 @@ class Warm:
         return code, texts[0], texts[1]
 
 
-def serve(path: str) -> None:
+def main(args: Sequence[str]) -> None:
+    """Be `python -c CODE`, by which pytest starts a worker."""
+    exec(args[-1], {"__name__": "__main__"})
+    atexit._run_exitfuncs()
+
+
+def serve(path: str, *workers_of: str) -> None:
     """Fork a process for every connection; answer with its id, and with its exit status when it has ended."""
     running: dict[int, tuple[int, socket.socket]] = {}
+    other, forks_workers = None, False
+    if workers_of:
+        _import()
+        other = os.fork()
+        if forks_workers := other == 0:
+            path = str(Path(path).with_name("workers"))
+            _import_tests(*workers_of)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the terminal sends to pytest too: that ends this one
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{path}.new")
         server.listen()
         Path(f"{path}.new").rename(path)  # who finds it may connect
-        if 0 not in select.select([0, server], [], [])[0]:  # many a session starts no process
-            _prepare()
+        if not forks_workers and 0 not in select.select([0, server], [], [])[0]:  # many a session starts no process
+            _import()
+            _hurry()
         while 0 not in (ready := select.select([0, server, *running], [], [])[0]):
             for handle in ready:
                 if handle is server:
@@ -149,17 +176,16 @@ def serve(path: str) -> None:
     for pid, _ in running.values():
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
+    if other:
+        os.waitpid(other, 0)
     os._exit(0)  # without taking apart what was imported
 
 
-def _prepare() -> None:
+@cache
+def _import() -> None:
     """Import everything, and do for the first time what takes longer then."""
-    subprocess.Popen = _Forking  # type: ignore[misc]
     for name in (
-        "tests.composing",
-        "tests.drawing",
-        "tests.own_code",
-        "tests.parsing",
+        *FOR_ALL,
         "tests.preloaded",
         "lightkit.cli.entry",
         "lightkit.cli.train",
@@ -170,9 +196,46 @@ def _prepare() -> None:
         importlib.import_module(name)
     importlib.import_module("tests.drawing").draw_first()
     importlib.import_module("lightkit.config").compose(["data=wine"])  # reads torch's sources for their signatures
+    _freeze()
+
+
+def _import_tests(folder: str, *args: str) -> None:
+    """Import what pytest does to collect tests; where that fails, its workers say so."""
+    import pytest
+
+    class Imports:
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
+            if not isinstance(collector, pytest.Module):
+                return None
+            try:
+                collector.obj  # noqa: B018
+            except (Exception, pytest.skip.Exception):
+                place = collector.path.with_suffix("").relative_to(collector.config.rootpath)
+                sys.modules.pop(".".join(place.parts), None)  # a part of it is no module of tests
+            return pytest.CollectReport(collector.nodeid, "passed", None, [])
+
+    os.chdir(folder)
+    streams = [os.dup(number) for number in (1, 2)]
+    with open(os.devnull, "w") as none:
+        for number in (1, 2):
+            os.dup2(none.fileno(), number)
+        with contextlib.suppress(BaseException):
+            pytest.main([*args, "-n0", "--collect-only"], [Imports()])
+    for number, stream in enumerate(streams, 1):
+        os.dup2(stream, number)
+    _freeze()
+
+
+def _hurry() -> None:
+    """Let what commands wait for take less time."""
+    subprocess.Popen = _Forking  # type: ignore[misc]
     # A worker that hangs is waited for, and a parent that is gone is noticed, in tenths of seconds instead of seconds.
     torch_data = importlib.import_module("torch.utils.data._utils")
     torch_data.MP_STATUS_CHECK_INTERVAL = torch_data.worker.MP_STATUS_CHECK_INTERVAL = 0.5
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()  # a search for cycles in a child would copy all the memory that it shares
 
@@ -281,4 +344,4 @@ def _reset(streams: Sequence[int], *, session: bool) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

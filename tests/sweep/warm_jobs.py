@@ -101,8 +101,9 @@ def same(start: Start, other: Start) -> None:
 
 
 def output(start: Start) -> str:
-    """What a job has printed, but for its name."""
-    return (start.job.folder / "output.log").read_text().replace(start.job.name, "x")
+    """What a job has printed, but for its name, and for what it says on a slow machine only."""
+    lines = (start.job.folder / "output.log").read_text().replace(start.job.name, "x").splitlines(keepends=True)
+    return "".join(line for line in lines if not line.endswith("are being prepared …\n"))
 
 
 def bits_are_those_of_a_fresh_process() -> None:
