@@ -184,6 +184,7 @@ def serve(path: str, *workers_of: str) -> None:
 @cache
 def _import() -> None:
     """Import everything, and do for the first time what takes longer then."""
+    subprocess.Popen = _Forking  # type: ignore[misc]
     for name in (
         *FOR_ALL,
         "tests.preloaded",
@@ -202,6 +203,8 @@ def _import() -> None:
 def _import_tests(folder: str, *args: str) -> None:
     """Import what pytest does to collect tests; where that fails, its workers say so."""
     import pytest
+
+    _Forking.forks = False
 
     class Imports:
         @pytest.hookimpl(tryfirst=True)
@@ -229,7 +232,6 @@ def _import_tests(folder: str, *args: str) -> None:
 
 def _hurry() -> None:
     """Let what commands wait for take less time."""
-    subprocess.Popen = _Forking  # type: ignore[misc]
     # A worker that hangs is waited for, and a parent that is gone is noticed, in tenths of seconds instead of seconds.
     torch_data = importlib.import_module("torch.utils.data._utils")
     torch_data.MP_STATUS_CHECK_INTERVAL = torch_data.worker.MP_STATUS_CHECK_INTERVAL = 0.5
@@ -268,9 +270,12 @@ def _tell(connection: socket.socket, number: int) -> None:
 class _Forking(subprocess.Popen):
     """Starts `python -m lightkit` by a fork, and anything else as ever."""
 
+    forks = True
+    """False in processes that run tests: what they have imported and patched is theirs."""
+
     def _execute_child(self, args: Any, *rest: Any) -> None:
         words = [str(word) for word in args if word != "-u"] if isinstance(args, (list, tuple)) else []
-        if words[:3] != [sys.executable, "-m", "lightkit"]:
+        if not self.forks or words[:3] != [sys.executable, "-m", "lightkit"]:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
         _, _, _, _, folder, variables, _, _, _, *pipes = rest[:15]
