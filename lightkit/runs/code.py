@@ -86,8 +86,8 @@ def named_by_code() -> dict[str, str]:
     for name in {name for _, name in quoted if name in os.environ}:
         value = os.environ[name]
         found[name] = value if _HARMLESS.fullmatch(value) else f"checksum {_mark(value.encode())[:3]}"
-    folders = {own: (Path.cwd(), own.parent) for own, _ in quoted}
-    places = {name if name[0] == "/" else f"{folder}/{name}" for own, name in quoted for folder in folders[own]}
+    here, names = Path.cwd(), {(own.parent, name) for own, name in quoted}
+    places = {name if name[0] == "/" else f"{folder}/{name}" for own, name in names for folder in (here, own)}
     for place in filter(os.path.isfile, places):
         with suppress(OSError, UnreadableError):
             found[os.path.relpath(place)] = f"checksum {_mark(read_file(Path(place), LIMIT))}"

@@ -264,9 +264,10 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         None outside a repository or without git; else `commit` (None before the first), `branch`, `dirty`, `status`
         (changed and untracked files) and `diff` of tracked files, cut at `DIFF_LIMIT` characters.
     """
-    if _git(folder, "rev-parse", "--show-toplevel") is None:
+    told = _git(folder, "status", "--porcelain")
+    if told is None:
         return None
-    status = (_git(folder, "status", "--porcelain") or "").splitlines()
+    status = told.splitlines()
     diff = (_git(folder, "diff", "HEAD") or "") if status else ""
     cut = f"\n… cut: {len(diff):,} characters in all\n"
     return {
