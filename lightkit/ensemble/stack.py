@@ -36,7 +36,7 @@ class RowLog(Logger):
         self.rows.append({"step": step, "epoch": epoch, "time": round(time.time(), 3), **values})
 
 
-@dataclass
+@dataclass(eq=False)
 class StackMember:
     """One of several members that train together: what it has to itself. Callbacks take it for their trainer."""
 

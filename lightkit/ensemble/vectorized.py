@@ -152,23 +152,13 @@ class VectorTrainer(Trainer):
             self._follow(member)
             member.report.values(own)
             if judged:
-                self._judge_member(member, own)
-            self._call_of(member, hook, own)
-        self._show_mean(values)
-        return any(member.improved for member in self.stack.active)
-
-    def _judge_member(self, member: StackMember, values: Mapping[str, float]) -> None:
-        member.improved = member.state.keep_best(values[self.monitor], values, mode=self.mode)
-        self._judged(member.name, values[self.monitor])
-
-    def _call_of(self, member: StackMember, hook: str, values: Mapping[str, float]) -> None:
-        for callback in member.learner.callbacks.values():
-            getattr(callback, hook)(member, values)
-
-    def _show_mean(self, values: Sequence[Mapping[str, float]]) -> None:
-        """Keep the means over the members for whoever watches."""
-        if values:
+                member.improved = member.state.keep_best(own[self.monitor], own, mode=self.mode)
+                self._judged(member.name, own[self.monitor])
+            for callback in member.learner.callbacks.values():
+                getattr(callback, hook)(member, own)
+        if values:  # for whoever watches
             self.state.last |= {name: sum(own[name] for own in values) / len(values) for name in values[0]}
+        return any(member.improved for member in self.stack.active)
 
     def _settle(self) -> None:
         """Find members that are lost or have ended, and keep the weights that are to stay of the others.

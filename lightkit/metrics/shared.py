@@ -131,10 +131,6 @@ class SharedMetrics(Gathered):
         """Return the same metrics made anew, with nothing counted."""
         return SharedMetrics(self.meter.anew(), self._ranks)
 
-    def for_one_model(self) -> str:
-        """Return the name of a metric that is for one model at a time; see `SplitMetrics.for_one_model`."""
-        return self.meter.for_one_model()
-
     def check(self) -> None:
         """Make the metrics once; see `SplitMetrics.check`."""
         self.meter.check()

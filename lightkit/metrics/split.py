@@ -173,8 +173,7 @@ class SplitMetrics:
 
     def for_one_model(self) -> str:
         """Return the name of a metric that gives more than numbers, or keeps something over batches or epochs."""
-        metrics = (self._collection or self.anew().collected()).metrics()
-        own = (name for name, one in metrics.items() if gives_no_numbers(one) or keeps_more(one))
+        own = (name for name, one in self.collected().metrics().items() if gives_no_numbers(one) or keeps_more(one))
         return next(own, "")
 
     def check(self) -> None:

@@ -34,13 +34,13 @@ class StackedMetrics:
     """Loss and metrics of many models over all samples of a split; each value is what `SplitMetrics` finds for a model.
 
     Args:
-        like: The metrics of one of the models, which are made anew.
+        like: The metrics of one of the models, which count nothing themselves meanwhile.
         count: Number of models.
     """
 
     def __init__(self, like: SplitMetrics, count: int) -> None:
         self.prefix, self.count, self.block = like.prefix, count, like.block
-        self._like = like.anew()
+        self._like = like
         self.figures_data: dict[str, Shaped] = {}  # metrics that give more than numbers are not for many models at once
         self._collection: Any = None
         self.reset()
@@ -238,7 +238,9 @@ class StackedMetrics:
             for row in self._queue
         ]
         return {
-            **mapped(lambda column: column[model].clone(), self._loss.state_dict()),
+            "samples": self._loss.samples,
+            "loss_sum": self._loss.total[model].clone(),
+            "loss_weight": self._loss.weight[model].clone(),
             "queue": queue,
             "metrics": metrics if self._loss.samples else {},
         }
