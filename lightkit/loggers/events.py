@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -287,17 +288,14 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-def write(path: Path, events: Sequence[Any]) -> None:
-    """Write a new event file; nothing is forced to the disk."""
-    from tensorboard.compat.proto.event_pb2 import Event
-
+def packed(files: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Return the contents of files of events; the checksums of all their records are computed together."""
     from lightkit.loggers.records import checksums
 
-    begin = Event(wall_time=time.time(), file_version="brain.Event:2")
-    contents = [event.SerializeToString() for event in (begin, *events)]
+    contents = [event for events in files for event in events]
     sizes = [struct.pack("<Q", len(content)) for content in contents]
-    with path.open("wb") as file:
-        file.writelines(map(b"".join, zip(sizes, checksums(sizes), contents, checksums(contents))))
+    records = map(b"".join, zip(sizes, checksums(sizes), contents, checksums(contents)))
+    return [b"".join(islice(records, len(events))) for events in files]
 
 
 class _Sieve:

@@ -127,15 +127,14 @@ class TensorBoardLogger(Logger):
 
     def _event(self, values: Mapping[str, float], step: int, epoch: int, *, seconds: float = 0.0) -> Any:
         from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
 
         named = self._at_first_sight(values) | {self._tag(name): value for name, value in values.items()}
         if step != self._epoch_at:
             named[self._tag("epoch")] = epoch
             self._epoch_at = step
-        points = [Summary.Value(tag=name, simple_value=value) for name, value in named.items()]
+        points = [{"tag": name, "simple_value": value} for name, value in named.items()]
         self._layout.add(named)
-        return Event(step=step, wall_time=seconds, summary=Summary(value=[*points, *self._layout.unwritten()]))
+        return Event(step=step, wall_time=seconds, summary={"value": [*points, *self._layout.unwritten()]})
 
     def _at_first_sight(self, values: Mapping[str, float]) -> dict[str, float]:
         """Choose by tag what one looks at first: losses, the monitored value, and the best of it so far."""
@@ -166,8 +165,8 @@ class TensorBoardLogger(Logger):
             self._writer.file_writer.add_summary(session_end(status))
             self._made.flush()
 
-    def write_all(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, bool | float | str]) -> None:
-        """Write everything that a run has logged, which has ended, as one file.
+    def events(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, bool | float | str]) -> list[bytes]:
+        """Return everything that a run has logged, which has ended, as the events of one file: see `write`.
 
         Args:
             rows: Its rows, as in `metrics.jsonl`.
@@ -175,12 +174,17 @@ class TensorBoardLogger(Logger):
         """
         from tensorboard.compat.proto.event_pb2 import Event
 
-        now = int(time.time())
+        now, begin = int(time.time()), Event(wall_time=time.time(), file_version="brain.Event:2")
         events = [self._event(_values(row), row["step"], row["epoch"], seconds=row["time"]) for row in rows]
         ends = session_start(columns), session_end("finished")
         events += [Event(wall_time=now, summary=summary) for summary in ends]
+        return [event.SerializeToString() for event in (begin, *events)]
+
+    def write(self, records: bytes) -> None:
+        """Write a file of such events, packed; nothing is forced to the disk."""
+        now = int(time.time())
         name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{socket.gethostname()}.{os.getpid()}"
-        rewind.write(self.folder / name, events)
+        (self.folder / name).write_bytes(records)
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """Log a figure as an image; `SummaryWriter.add_figure` would import pyplot and pick a window system."""

@@ -226,21 +226,21 @@ class GroupTraining:
         pairs = [(own, part) for own, part in zip(self.members, self.stack.members) if part.lost is None]
         parts = [part for _, part in pairs]
         splits = HELD_OUT.values() if is_member(files.folders[self.members[0].name]) else ()
-        outputs = evaluate_ended(parts, [*splits], cfg=cfg, saves=self.saves, run=run) if parts else {}
+        states, outputs = evaluate_ended(parts, [*splits], cfg=cfg, saves=self.saves, run=run) if parts else ([], {})
         new = [own.name not in self.finished for own, _ in pairs]
         pairs, outputs = [*compress(pairs, new)], {split: [*compress(own, new)] for split, own in outputs.items()}
+        weights = [*compress(states if self.saves else [None] * len(states), new)]
         for own, part in pairs:
             files.save(own, part)
         places = [(part.learner.data.info, files.folders[own.name]) for own, part in pairs]
         kept = keep_outputs(outputs, places) if splits else [None] * len(pairs)
         extras = bool(cfg.metrics.figures) or cfg.checkpoint.export != "none"
-        for place, ((own, part), predictions) in enumerate(zip(pairs, kept)):
+        for place, ((own, part), predictions, events) in enumerate(zip(pairs, kept, files.events(pairs))):
             folder = files.folders[own.name]
             if extras:
                 self._extras(own, part, folder, {split: columns[place] for split, columns in outputs.items()})
-            result = files.finish(own, part, **facts)
-            weights = part.learner.model.state_dict() if self.saves else None
-            results.append(MemberResult(own, folder, result, predictions, weights))
+            result = files.finish(own, part, events, **facts)
+            results.append(MemberResult(own, folder, result, predictions, weights[place]))
             run.members.finish(own.name, result)
         shutil.rmtree(self.folder, ignore_errors=True)
         with suppress(OSError):  # that of another group may be in it

@@ -24,6 +24,7 @@ from lightkit.data import Data
 from lightkit.ensemble.methods.base import RunMember
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.validations import Validation, ValidationOutputs, of_member, read_validations, write_validations
+from lightkit.loggers.events import packed
 from lightkit.loggers.files import line, write_json
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
 from lightkit.runner.session import Session, keep_rows
@@ -168,14 +169,21 @@ class MemberFiles:
             self._store.folder = self.folders[member.name] / run_files.CHECKPOINTS
             self._store.fill(self._saves(trained, self.texts.of(member)))
 
+    def events(self, ended: Sequence[tuple[RunMember, StackMember]]) -> list[bytes]:
+        """Return what TensorBoard reads of members that have ended; nothing where it is not asked for."""
+        loggers = [TensorBoardLogger("", **self._goal) for _ in ended if self._tensorboard]
+        logged = [one.events(part.history.rows, self.texts.settings(own)) for one, (own, part) in zip(loggers, ended)]
+        return packed(logged) if logged else [b""] * len(ended)
+
     def finish(
-        self, member: RunMember, trained: StackMember, system: Mapping[str, Any], *, seconds: float
+        self, member: RunMember, trained: StackMember, events: bytes, *, system: Mapping[str, Any], seconds: float
     ) -> dict[str, Any]:
         """Write what a member has come to; last its result, with which it counts as finished.
 
         Args:
             member: Which one.
             trained: What it came to.
+            events: What TensorBoard reads of it.
             system: What was seen of the machine.
             seconds: What the training of all took.
 
@@ -187,10 +195,9 @@ class MemberFiles:
         """
         path, state, name = self.folders[member.name], trained.state, member.values.get("name", self._name)
         with writing(path):
-            rows = trained.history.rows
-            (path / run_files.METRICS).write_text("".join(map(line, rows)), encoding="utf-8")
-            if self._tensorboard:
-                TensorBoardLogger(path, **self._goal).write_all(rows, self.texts.settings(member))
+            (path / run_files.METRICS).write_text("".join(map(line, trained.history.rows)), encoding="utf-8")
+            if events:
+                TensorBoardLogger(path).write(events)
             write_validations(path / run_files.VALIDATIONS, of_member(self._validations, member.name))
             facts = {"name": name, "seconds": round(seconds, 3), "system": dict(system)}
             result = summary.result(state, status="finished", reason=state.stop_reason, **self._goal, **facts)

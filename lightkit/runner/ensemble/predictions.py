@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from lightkit.ensemble.oof import SPLITS, TASKS, MemberPredictions, write_all
 from lightkit.ensemble.stack import StackedLoader, StackMember, same_rows
 from lightkit.ensemble.validations import KEPT_BYTES, SharedValidationOutputs, ValidationOutputs
 from lightkit.ensemble.vmapped import Computation, StackedModel, StackedTask
-from lightkit.metrics import Gathered, SplitMetrics
+from lightkit.metrics import Gathered
 from lightkit.metrics.stacked import StackedMetrics
 from lightkit.runner.evaluation import load_counted, pass_over
 from lightkit.runner.member import MemberRun
@@ -123,10 +124,17 @@ def keep_outputs(
         UserError: A file cannot be written.
     """
     found = {split: outputs[held_out] for split, held_out in HELD_OUT.items() if held_out in outputs}
+    alike = found and len({id(info) for info, _ in members}) == 1
+    pairs = [(one, own[0]) for own in found.values() for one in own]
+    alike = alike and all(one.rows.equal(first.rows) and one.targets.equal(first.targets) for one, first in pairs)
     kept = [
         as_predictions({split: own[place] for split, own in found.items()}, info, source=str(folder))
-        for place, (info, folder) in enumerate(members)
+        for place, (info, folder) in enumerate(members[:1] if alike else members)
     ]
+    if alike:  # over the last dimension a softmax takes long
+        columns = [torch.stack([one.outputs.reshape(len(one.rows), -1).T for one in own]) for own in found.values()]
+        chances = as_probabilities(torch.cat(columns, 2), kept[0].task).mT.contiguous()
+        kept = [replace(kept[0], predictions=own, source=str(folder)) for own, (_, folder) in zip(chances, members)]
     write_all(kept, [folder / run_files.PREDICTIONS_HELD_OUT for _, folder in members])
     return kept
 
@@ -184,8 +192,8 @@ def forget_validations(members: Sequence[MemberResult]) -> None:
 
 def evaluate_ended(
     parts: Sequence[StackMember], splits: Sequence[str], *, cfg: DictConfig, saves: bool, run: Session
-) -> dict[str, list[Outputs]]:
-    """Load the weights that count into the models of members that have ended, and test them.
+) -> tuple[list[dict[str, Tensor]], dict[str, list[Outputs]]]:
+    """Test members that have ended, with the weights that count.
 
     Args:
         parts: The members; the values of their tests are logged.
@@ -195,35 +203,35 @@ def evaluate_ended(
         run: The run.
 
     Returns:
-        The outputs of each by split.
+        These weights of each by the model's names, and the outputs of each by split.
     """
-    test = cfg.trainer.test
+    test, states = cfg.trainer.test, list[dict[str, Tensor]]()
     bests = saves and cfg.checkpoint.keep_best > 0 and test != "last"
     for part in parts:
         saved = part.best if bests and part.best is not None else part.last
         assert saved is not None, "ended"
-        content.load_model(part.learner.model, content.model_state(saved))
+        states.append(content.model_state(saved))
     tested = test != "none" and parts[0].learner.data.test is not None
     figures = bool(cfg.metrics.figures) and test != "none"
     outputs: dict[str, list[Outputs]] = {}
     for split in dict.fromkeys([*splits, *(["test"] if tested else [])]):
-        found, values = _evaluate_at_once(parts, split, collect=split in splits or figures, run=run)
+        like = parts[0].learner.metrics.get(split) if tested and split == "test" else None
+        found, values = _evaluate_at_once(parts, states, split, like, collect=split in splits or figures, run=run)
         if found:
             outputs[split] = found
-        if split == "test" and tested:
-            for part, own in zip(parts, values):
-                part.state.last.update(own)
-                part.history.scalars(own, step=part.state.step, epoch=part.state.epoch)
-    return outputs
+        for part, own in zip(parts, values):
+            part.state.last.update(own)
+            part.history.scalars(own, step=part.state.step, epoch=part.state.epoch)
+    return states, outputs
 
 
 def _evaluate_at_once(
-    parts: Sequence[StackMember], split: str, *, collect: bool, run: Session
+    parts: Sequence[StackMember], states: Sequence[Any], split: str, like: Any, *, collect: bool, run: Session
 ) -> tuple[list[Outputs], list[dict[str, float]]]:
-    """Evaluate the models of members on a split, each on its own rows.
+    """Evaluate the models of members on a split, each on its own rows, with metrics like others where there are some.
 
     Returns:
-        The outputs of each where they are collected, and the values of its metrics where the split has some.
+        The outputs of each where they are collected, and the values of its metrics where it is measured.
     """
     first = parts[0].learner
     loaders = [part.learner.data.evaluation(split) for part in parts]
@@ -231,13 +239,14 @@ def _evaluate_at_once(
     if len(known) < len(parts):
         return [], []
     if len({loader.num_samples for loader in known}) > 1:
-        pieces = [_evaluate_at_once([part], split, collect=collect, run=run) for part in parts]
+        pairs = zip(parts, states)
+        pieces = [_evaluate_at_once([part], [own], split, like, collect=collect, run=run) for part, own in pairs]
         return [found for own, _ in pieces for found in own], [values for _, own in pieces for values in own]
     shared = all(same_rows(loader, known[0]) for loader in known)
     model = StackedModel([part.learner.model for part in parts])
+    model.load_state_dict({name: torch.stack([own[name] for own in states]) for name in states[0]})
     computation = Computation(model, first.network, first.task, first.criterion)
-    like = first.metrics.get(split)
-    meters: list[Any] = [StackedMetrics(like, len(parts))] if isinstance(like, SplitMetrics) else []
+    meters: list[Any] = [StackedMetrics(like, len(parts))] if like is not None else []
     taken = _Taken()
     first.engine.seed_validation(0)
     try:
