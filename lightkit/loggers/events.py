@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import re
+import socket
 import struct
 import threading
 import time
@@ -296,6 +297,13 @@ def packed(files: Sequence[Sequence[bytes]]) -> list[bytes]:
     sizes = [struct.pack("<Q", len(content)) for content in contents]
     records = map(b"".join, zip(sizes, checksums(sizes), contents, checksums(contents)))
     return [b"".join(islice(records, len(events))) for events in files]
+
+
+def write(folder: Path, content: bytes) -> None:
+    """Write such a file into the folder of a run; nothing is forced to the disk."""
+    now = int(time.time())
+    name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{socket.gethostname()}.{os.getpid()}"
+    (folder / name).write_bytes(content)
 
 
 class _Sieve:

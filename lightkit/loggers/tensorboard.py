@@ -166,7 +166,7 @@ class TensorBoardLogger(Logger):
             self._made.flush()
 
     def events(self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, bool | float | str]) -> list[bytes]:
-        """Return everything that a run has logged, which has ended, as the events of one file: see `write`.
+        """Return everything that a run has logged, which has ended, as the events of one file: see `packed`.
 
         Args:
             rows: Its rows, as in `metrics.jsonl`.
@@ -179,12 +179,6 @@ class TensorBoardLogger(Logger):
         ends = session_start(columns), session_end("finished")
         events += [Event(wall_time=now, summary=summary) for summary in ends]
         return [event.SerializeToString() for event in (begin, *events)]
-
-    def write(self, records: bytes) -> None:
-        """Write a file of such events, packed; nothing is forced to the disk."""
-        now = int(time.time())
-        name = f"{run_files.EVENTS_PATTERN.removesuffix('*')}{now:010d}.{socket.gethostname()}.{os.getpid()}"
-        (self.folder / name).write_bytes(records)
 
     def figure(self, name: str, figure: Any, *, step: int) -> None:
         """Log a figure as an image; `SummaryWriter.add_figure` would import pyplot and pick a window system."""

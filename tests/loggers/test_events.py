@@ -32,6 +32,7 @@ from lightkit.loggers.events import (
     read_events,
     read_scalars,
     repeated,
+    write,
 )
 
 
@@ -281,9 +282,8 @@ def test_a_large_file_is_not_read_into_memory_at_once(tmp_path: Path, monkeypatc
 
 def test_the_file_of_a_run_that_has_ended_is_as_tensorboard_writes_it(tmp_path: Path) -> None:
     rows = [row(step) | {f"val/{'long' * (step % 90)}": 0.5} for step in range(300)]
-    logger = TensorBoardLogger(tmp_path)
     other, own = (TensorBoardLogger("").events(of, {"seed": 1, "data": "wine"}) for of in (rows[:2], rows))
-    logger.write(packed([other, own, other])[1])
+    write(tmp_path, packed([other, own, other])[1])
     (file,) = tmp_path.iterdir()
     content, again = file.read_bytes(), io.BytesIO()
     writer = RecordWriter(again)

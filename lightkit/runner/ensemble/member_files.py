@@ -24,7 +24,7 @@ from lightkit.data import Data
 from lightkit.ensemble.methods.base import RunMember
 from lightkit.ensemble.stack import Stack, StackMember
 from lightkit.ensemble.validations import Validation, ValidationOutputs, of_member, read_validations, write_validations
-from lightkit.loggers.events import packed
+from lightkit.loggers.events import packed, write
 from lightkit.loggers.files import line, write_json
 from lightkit.loggers.tensorboard import TensorBoardLogger, columns
 from lightkit.runner.session import Session, keep_rows
@@ -197,7 +197,7 @@ class MemberFiles:
         with writing(path):
             (path / run_files.METRICS).write_text("".join(map(line, trained.history.rows)), encoding="utf-8")
             if events:
-                TensorBoardLogger(path).write(events)
+                write(path, events)
             write_validations(path / run_files.VALIDATIONS, of_member(self._validations, member.name))
             facts = {"name": name, "seconds": round(seconds, 3), "system": dict(system)}
             result = summary.result(state, status="finished", reason=state.stop_reason, **self._goal, **facts)
