@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 
 from lightkit.assembly.compatibility import check_hooks, check_monitor, check_targets
 from lightkit.assembly.dry_run import Tried
-from lightkit.assembly.named import sampler_node, shipped, with_weights
+from lightkit.assembly.named import build_metric, sampler_node, shipped, with_weights
 from lightkit.assembly.origin import check_same_classes, fitted_before, pinned_before
 from lightkit.assembly.run_rows import known_rows, with_further_sets
 from lightkit.checkpoint.background import BackgroundStore
@@ -205,7 +205,7 @@ def build_metrics(
 
         def make() -> dict[str, Any]:
             named = ((str(name), node) for name, node in metrics[kind].items() if node is not None)
-            return {name: instantiate(node, key=f"metrics.{kind}.{name}", **sizes) for name, node in named}
+            return {name: build_metric(node, f"metrics.{kind}.{name}", sizes) for name, node in named}
 
         about: dict[str, Any] = {"class_names": info.class_names, "decode": info.decode, "undo": info.undo}
         part = SplitMetrics(split, make, device=engine.device, **about)
@@ -348,7 +348,7 @@ def check_fit(cfg: DictConfig, data: Data) -> None:
         UserError: They do not; one report about loss and metrics.
     """
     metrics = {
-        split: {str(name): node["_target_"] for name, node in cfg.metrics[split].items() if node is not None}
+        split: {str(name): node["_target_"] for name, node in to_plain(cfg.metrics[split]).items() if node is not None}
         for split in ("train", "val", "test")
     }
     if cfg.trainer.task["_target_"] == f"{Supervised.__module__}.{Supervised.__qualname__}":

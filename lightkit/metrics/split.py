@@ -302,7 +302,7 @@ class SplitMetrics:
     def state_dict(self) -> dict[str, Any]:
         """Copy everything counted and queued: tensors and plain values only."""
         self._queue = counted(self._queue)
-        queue = [mapped(torch.clone, tuple(row)) for row in self._queue]
+        queue = [tuple(row) for row in self._queue]  # nobody changes these tensors
         keeps = self._collection is not None and (self._loss.samples or any(map(outlasts, self.made.values())))
         metrics = self._collection.state_dict() if keeps else {}
         logged = {name: mean.state_dict() for name, mean in self._logged.items()}

@@ -123,7 +123,7 @@ class Bench:
             some = loader.with_rows(loader.rows[:own], batch_size=own, num_workers=0)
             meter = parts.metrics[name]
             with parts.average.applied():
-                evaluate(parts.network, some, [meter], task=parts.task, criterion=parts.criterion, context=parts.engine)
+                evaluate(parts, some, [meter])
             meter.reset()
 
     def _beside(self, batch_bytes: int) -> int:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightkit.assembly import Learner
 from lightkit.checkpoint import content
+from lightkit.checkpoint.reading import DamagedError, check_bytes, entry_of
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
 from lightkit.common.errors import UserError
 from lightkit.common.randomness import mix
 from lightkit.data import Data, DataInfo, Loader
-from lightkit.device import Engine
 from lightkit.ensemble.combining import as_logits, as_probabilities
 from lightkit.ensemble.diversity import MemberOutputs
 from lightkit.ensemble.module import Ensemble
@@ -31,7 +31,8 @@ from lightkit.runner.member import MemberRun
 from lightkit.trainer import evaluate
 from lightkit.trainer.evaluate import AsTheyAre, Predictions
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
-from lightkit.trainer.tasks import Criterion, Task, fit_shape
+from lightkit.trainer.learner import Trained
+from lightkit.trainer.tasks import fit_shape
 
 
 def load_weights(learner: Learner, checkpoint: str, folder: Path) -> None:
@@ -108,20 +109,6 @@ def rows_of(data: Data, split: str, key: str | None = None) -> Loader:
     return loader
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A trained model and how it runs over batches, without what has trained it."""
-
-    network: nn.Module
-    """What is called: the model with what its precision needs."""
-    task: Task
-    """How a batch becomes outputs."""
-    criterion: Criterion
-    """The loss."""
-    engine: Engine
-    """The device."""
-
-
 def pass_over(
     learner: Learner | Trained, loader: Any, meters: Sequence[Any], *, interrupt: Interrupt | None = None, step: int = 0
 ) -> None:
@@ -129,8 +116,7 @@ def pass_over(
     learner.engine.seed_validation(0)
     asked = interrupt or Interrupt()
     try:
-        how: dict[str, Any] = {"task": learner.task, "criterion": learner.criterion, "context": learner.engine}
-        evaluate(learner.network, loader, meters, each=lambda _batch: asked.raise_at(step), interrupt=asked, **how)
+        evaluate(learner, loader, meters, each=lambda _batch: asked.raise_at(step), interrupt=asked)
     except AskedToEnd:
         asked.raise_at(step)
         raise
@@ -225,10 +211,15 @@ def load_counted(run: MemberRun, learner: Learner) -> None:
     """Put the weights into the model that count in the end: the best ones, unless `trainer.test` asks for the last."""
     wants_best = run.cfg.trainer.test != "last"
     best = run.session.ranks.shared(lambda: learner.store.best() if learner.store and wants_best else None)
-    if best is not None:
-        load_weights(learner, str(best), run.path)
-    else:
+    if best is None:
         learner.average.keep()
+        return
+    entry, is_left = entry_of(best), not (learner.callbacks or learner.average.is_saved)
+    if is_left and entry is not None and entry.step == learner.state.step:
+        with suppress(DamagedError):  # whoever reads the file tells of it
+            check_bytes(best, entry)
+            return  # the model holds what was saved at this step
+    load_weights(learner, str(best), run.path)
 
 
 def final_test(run: MemberRun, learner: Learner) -> bool:

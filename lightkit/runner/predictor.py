@@ -40,12 +40,13 @@ from lightkit.data.table_reader import TableReader
 from lightkit.data.tensors import DataInfo, TensorData
 from lightkit.device import Engine
 from lightkit.runner.calibrate import calibration_of
-from lightkit.runner.evaluation import Trained, checkpoint_path, pass_over, predict_rows
+from lightkit.runner.evaluation import checkpoint_path, pass_over, predict_rows
 from lightkit.runner.models import holds_ensemble, plain_version
 from lightkit.runner.run import Runner
 from lightkit.runs.catalog import find_run, folds_of, project
 from lightkit.runs.reading import read_run
 from lightkit.trainer.evaluate import Predictions
+from lightkit.trainer.learner import Trained
 from lightkit.trainer.tasks import Supervised
 
 _AT_ONCE = 1 << 16

@@ -15,6 +15,7 @@ import sys
 import sysconfig
 from contextlib import suppress
 from functools import cache, lru_cache
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ def own_files() -> dict[str, Path]:
     A package that is installed may write modules of its own elsewhere, as `torch.compile` does.
     """
     # To go through all takes long. What libraries put among the modules may not be comparable.
-    if [*map(id, _SEEN["modules"].values())] != [*map(id, sys.modules.values())]:
-        modules = dict(sys.modules)
+    seen, modules = _SEEN["modules"], dict(sys.modules)
+    if len(seen) != len(modules) or not all(map(is_, seen.values(), modules.values())):
         files = {name: file for name, it in modules.items() if isinstance(file := _file(it), str)}
         mine = {name: Path(files[name]) for name in sorted(filter(lambda name: _is_mine(files[name]), files))}
         tops = {name: name.partition(".")[0] for name, file in mine.items() if file.suffix == ".py"}

@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightkit.common.errors import UserError
 from lightkit.common.modules import kept_modes
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.interrupt import Interrupt
-from lightkit.trainer.tasks import Criterion, Task, loss_weight
+from lightkit.trainer.learner import Learner, Trained
+from lightkit.trainer.tasks import loss_weight
 
 _END, _PLAIN = object(), NoSpans()
 
@@ -49,30 +50,11 @@ class ValidationMeter(Meter, Protocol):
         """
 
 
-class EvalContext(Protocol):
-    """What evaluation needs of an engine: moving, precision, and the processes that share the batches."""
-
-    ranks: Any
-    """See `lightkit.device.ranks.Ranks`."""
-
-    def move(self, batch: Any) -> Any:
-        """Move a batch to the device."""
-
-    def prefetch(self, batches: Any) -> Any:
-        """Yield these batches, perhaps on the device already."""
-
-    def autocast(self) -> Any:
-        """Return a context for the forward pass."""
-
-
 def evaluate(
-    model: nn.Module,
+    trained: Learner | Trained,
     loader: Any,
     meters: Iterable[Meter],
     *,
-    task: Task,
-    criterion: Criterion,
-    context: EvalContext,
     each: Callable[[int], None] | None = None,
     interrupt: Interrupt | None = None,
     span: Callable[[str], AbstractContextManager[None]] = _PLAIN.span,
@@ -82,12 +64,9 @@ def evaluate(
     The mode of the model is put back afterwards, module by module: a frozen part that was in eval stays there.
 
     Args:
-        model: The network as trained, wrapped or not.
+        trained: The model, and how it runs over batches.
         loader: Batches of the split; always read in the same order.
         meters: Collectors that get every batch.
-        task: How a batch becomes a loss and metric inputs.
-        criterion: The loss.
-        context: Device placement and precision.
         each: Called with the number of finished batches after each of them.
         interrupt: Tells when a signal asked to end; it ends the wait for a batch.
         span: Names the stretches of time.
@@ -95,22 +74,22 @@ def evaluate(
     Raises:
         AskedToEnd: A signal came while a batch was waited for.
     """
-    awaited = interrupt or Interrupt()
+    model, engine, awaited = trained.network, trained.engine, interrupt or Interrupt()
     with kept_modes(model), torch.no_grad():
         model.eval()
-        left, done, batches = loader.num_samples, 0, iter(context.prefetch(loader.epoch(0)))
+        left, done, batches = loader.num_samples, 0, iter(engine.prefetch(loader.epoch(0)))
         while True:
             with span("data"):
                 batch = awaited.wait(batches, _END)
                 if batch is _END:
                     break
-                batch = context.move(batch)
+                batch = engine.move(batch)
             size = min(loader.batch_size, left)
             left -= size
-            with span("forward"), context.autocast():
-                step = task.step(model, batch, criterion)
+            with span("forward"), engine.autocast():
+                step = trained.task.step(model, batch, trained.criterion)
             with span("metrics"):
-                own, weight = context.ranks.own(size)[1], loss_weight(step, criterion)
+                own, weight = engine.ranks.own(size)[1], loss_weight(step, trained.criterion)
                 for meter in meters:
                     meter.update(step.preds, step.target, step.loss, own, step.metric_kwargs, weight, step.log)
             done += 1

@@ -65,6 +65,20 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """A trained model and how it runs over batches, without what has trained it."""
+
+    network: nn.Module
+    """What is called: the model with what its precision needs."""
+    task: Task
+    """How a batch becomes outputs."""
+    criterion: Criterion
+    """The loss."""
+    engine: Engine
+    """The device."""
+
+
+@dataclass(frozen=True)
 class Learner:
     """One model and everything that trains it; a run trains one, an ensemble several."""
 

@@ -88,9 +88,8 @@ class Validator:
         meters = services.meters if split == "val" else ()
         for meter in (metrics[split], *meters):
             meter.reset()
-        how: dict[str, Any] = {"task": learner.task, "criterion": learner.criterion, "context": learner.engine}
-        how |= {"each": partial(self._after_batch, split, len(loader)), "interrupt": services.interrupt}
-        evaluate(learner.network, loader, [metrics[split], *meters], span=services.spans.span, **how)
+        how: dict[str, Any] = {"each": partial(self._after_batch, split, len(loader)), "interrupt": services.interrupt}
+        evaluate(learner, loader, [metrics[split], *meters], span=services.spans.span, **how)
         for meter in meters:
             meter.validated(state.step, state.epoch + state.samples_done / learner.timetable.epoch_samples)
         values: dict[str, float] = metrics[split].compute()

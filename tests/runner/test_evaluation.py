@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from lightkit.common.errors import UserError
 from lightkit.config import compose, load_run
 from lightkit.runner import Runner
 from lightkit.runner.evaluation import draw_file
+from lightkit.runner.fit import Observer
 from lightkit.runs.reading import read_jsonl
+from lightkit.trainer.learner import Learner
 from tests.conftest import Outcome
 from tests.runner.test_run import QUICK, runner
 
@@ -182,3 +185,26 @@ def test_a_file_that_is_damaged_is_not_drawn(tmp_path: Path, caplog: pytest.LogC
     (tmp_path / "roc.npz").write_bytes(b"PK nothing")
     assert draw_file(tmp_path / "roc.npz") is None
     assert "cannot be drawn" in caplog.text
+
+
+class Damaging(Observer):
+    """Flips a bit of the checkpoint of the last step, which is the best, once it is on the disk."""
+
+    @contextmanager
+    def saving(self, learner: Learner) -> Iterator[None]:
+        yield
+        if learner.state.step == learner.timetable.total_steps:
+            assert learner.store is not None
+            best = learner.store.best()
+            assert best is not None
+            content = bytearray(best.read_bytes())
+            content[len(content) // 2] ^= 1
+            best.write_bytes(content)
+
+
+def test_a_checkpoint_of_the_last_step_that_is_damaged_is_noticed_where_its_weights_are_tested(tmp_path: Path) -> None:
+    cfg = compose([*QUICK, "metrics.monitor=val/loss", "checkpoint.asynchronous=false", "optim.lr=0.001"]).cfg
+    with pytest.raises(UserError, match="this checkpoint cannot be read: the checksum differs"):
+        Runner(cfg, tmp_path / "run", observer=Damaging()).run()
+    result = Runner(cfg, tmp_path / "whole").run()
+    assert result["objective"]["step"] == result["steps"], "the last was the best"

@@ -227,7 +227,7 @@ def _metrics(learner: Learner, split: str, rows: int, batch_size: int) -> dict[s
     meter.reset()
     seeded(learner, 1)
     loader = plain_loader(learner, split, rows=rows, batch_size=batch_size)
-    evaluate(learner.network, loader, [meter], task=learner.task, criterion=learner.criterion, context=learner.engine)
+    evaluate(learner, loader, [meter])
     values: dict[str, float] = meter.compute()
     meter.reset()
     return values

@@ -30,7 +30,7 @@ from lightkit.runner.member import MemberRun
 from lightkit.runner.session import Session
 from lightkit.trainer.evaluate import Predictions, ValidationMeter, evaluate
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
-from lightkit.trainer.learner import Learner
+from lightkit.trainer.learner import Learner, Trained
 
 
 class Outputs(NamedTuple):
@@ -245,18 +245,15 @@ def _evaluate_at_once(
     shared = all(same_rows(loader, known[0]) for loader in known)
     model = StackedModel([part.learner.model for part in parts])
     model.load_state_dict({name: torch.stack([own[name] for own in states]) for name in states[0]})
-    computation = Computation(model, first.network, first.task, first.criterion)
+    task = StackedTask(Computation(model, first.network, first.task, first.criterion), shared=shared)
     meters: list[Any] = [StackedMetrics(like, len(parts))] if like is not None else []
     taken = _Taken()
     first.engine.seed_validation(0)
     try:
         evaluate(
-            model,
+            Trained(model, task, first.criterion, first.engine),
             known[0] if shared else StackedLoader(known),
             [*meters, *([taken] if collect else [])],
-            task=StackedTask(computation, shared=shared),
-            criterion=first.criterion,
-            context=first.engine,
             each=lambda _batch: run.signals.raise_at(parts[0].state.step),
             interrupt=run.signals,
         )
