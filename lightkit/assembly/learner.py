@@ -33,11 +33,10 @@ from lightkit.assembly.parts import (
 )
 from lightkit.assembly.run_rows import ensemble_of
 from lightkit.common import run_files
-from lightkit.common.argument_checks import IN_ORDER
 from lightkit.common.errors import UserError, keys_under
 from lightkit.config import instantiate, to_plain
 from lightkit.config.project import located
-from lightkit.data import Data, DataInfo
+from lightkit.data import DataInfo
 from lightkit.device import Engine
 from lightkit.device.ranks import Ranks
 from lightkit.device.stepping import FLAGS, ClipNorm
@@ -85,7 +84,7 @@ def build_shared(
     with keys_under("data"):
         data = data.shortened(rows, seed=cfg.seed) if rows else few_rows(cfg.trainer, data, cfg.seed, single=single)
     check_fit(cfg, data)
-    return Shared(engine, _own_rows(cfg, data, folder))
+    return Shared(engine, own_rows(cfg, data, folder))
 
 
 def build_own(cfg: DictConfig, shared: Shared, folder: Path) -> Shared:
@@ -105,12 +104,8 @@ def build_own(cfg: DictConfig, shared: Shared, folder: Path) -> Shared:
     check_fit(cfg, shared.data)
     if role_of(cfg).features:
         shared.engine.ranks.shared(lambda: None)  # by then the first process has written what members predicted
-    data = _own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
+    data = own_rows(cfg, shared.data.reseeded(cfg.seed), folder)
     return Shared(build_engine(cfg, shared.engine.ranks), data)
-
-
-def _own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
-    return own_rows(role_of(cfg), data, folder, ordered=cfg.data.split.by in IN_ORDER)
 
 
 def build_learner(
@@ -191,7 +186,7 @@ def build_twin(
     """
     engine, fold = twin.engine.reseeded(cfg.seed), is_fold(folder)
     own = build_own(cfg, shared, folder).data if fold else shared.data.reseeded(cfg.seed)
-    data = own if fold else _own_rows(cfg, own, folder)
+    data = own if fold else own_rows(cfg, own, folder)
     engine.seed_init()
     again = make if data.info is twin.data.info else None  # folds have facts of their own
     model = engine.place_model(again() if again else build_model(cfg, data.info, engine, data))

@@ -13,10 +13,12 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from lightkit.assembly.network import trained_network
+from lightkit.assembly.parts import role_of
 from lightkit.assembly.run_rows import check_all_there
 from lightkit.checkpoint import content
 from lightkit.checkpoint.store import CheckpointStore
 from lightkit.common import run_files
+from lightkit.common.argument_checks import IN_ORDER
 from lightkit.common.errors import UserError, keys_under
 from lightkit.config import instantiate
 from lightkit.config.saved import saved_group
@@ -61,18 +63,18 @@ class Features(TensorData):
         self.shift, self.scale = shift, scale
 
 
-def own_rows(role: MemberConfig, data: Data, folder: Path, *, ordered: bool) -> Data:
+def own_rows(cfg: DictConfig, data: Data, folder: Path) -> Data:
     """Draw the training rows of a member, keep those apart that it is to predict, and make its inputs.
 
     Args:
-        role: What it is among the members.
+        cfg: Its configuration.
         data: That of the whole ensemble.
         folder: Its folder, beside those of the others.
-        ordered: Whether the rows are in the order of time.
 
     Raises:
         UserError: There are too few rows, or predictions that are its inputs are missing.
     """
+    role = role_of(cfg)
     if role.rows == "all" and not role.holdout and not role.features:
         return data
     check_all_there(data)
@@ -83,7 +85,7 @@ def own_rows(role: MemberConfig, data: Data, folder: Path, *, ordered: bool) -> 
     if role.rows == "predicted":
         return _with_features(role, data, rows, rows[:0], folder)
     dealt: dict[str, Any] = {"strata": getattr(source, "strata", None), "groups": data.together()}
-    dealt["ordered"] = ordered
+    dealt["ordered"] = cfg.data.split.by in IN_ORDER
     with keys_under("ensemble.member"):
         drawn, apart = cut_holdout(rows, role.holdout, role.draw, **dealt)
         which: dict[str, Any] = {"folds": role.folds, "fold": role.fold, "repeat": role.repeat, **dealt}

@@ -218,7 +218,7 @@ class Loader:
         return tuple(part.pin_memory() for part in batch) if self.options.pin_memory else batch
 
     def with_rows(self, rows: Tensor, augment: Sequence[Any] | None = None, **changes: Any) -> Loader:
-        """Return another loader like this one, over other rows of the data set.
+        """Return another loader like this one, over other rows; this one where only a seed that nothing uses differs.
 
         Args:
             rows: `(N,)` int64 rows; repeated ones (bootstrap) are augmented differently each time.
@@ -226,6 +226,9 @@ class Loader:
             changes: `LoaderOptions` that differ, such as `seed`. With another order, or every last sample, an epoch
                 is one pass.
         """
+        seeded = self.drawn or self.mixup or self.prepare.augment or self._reader
+        if not seeded and rows is self.rows and augment is None and changes.keys() == {"seed"}:
+            return self
         if changes.keys() & {"shuffle", "drop_last"}:
             changes = {"epoch_batches": None, **changes}
         options = replace(self.options, **changes)

@@ -138,7 +138,7 @@ class EpochOrder:
         facts: dict[str, Any] = {"num_samples": len(rows), "data_source": range(len(rows))}
         known = {"targets": known_targets(source), "weights": weights}
         known["lengths"] = None if make is None else row_numbers(source, LENGTHS, argument="sampler")
-        facts |= {name: values[rows] for name, values in known.items() if values is not None}
+        facts |= {name: values[rows] for name, values in known.items() if make and values is not None}
         starts = getattr(source, "shards", None)
         if starts is not None and bool((rows.diff() >= 0).all()):  # rows in an order of their own lie in no shards
             facts["shards"] = torch.searchsorted(rows, starts)

@@ -57,6 +57,19 @@ def test_evaluation_is_in_order_and_unchanged() -> None:
     assert data.evaluation("other") is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "augment", "shared"), [("memory", (), True), ("memory", AUGMENT, False), ("samples", (), False)]
+)
+def test_another_seed_makes_loaders_anew_that_may_go_by_it(made: Any, kind: str, augment: Any, shared: bool) -> None:
+    data = made(DATA[kind](), split={"by": "random", "val": 0.2, "test": 0.0}, augment=augment)
+    other = data.reseeded(5)
+    assert (other.val is data.val) is (kind == "memory")
+    assert other.train is not data.train
+    plain = data.train.with_rows(data.train.rows, shuffle=False)
+    assert (plain.with_rows(plain.rows, seed=5) is plain) is shared
+    assert plain.with_rows(plain.rows[:3], seed=5).num_samples == 3
+
+
 @pytest.mark.parametrize("kind", ["memory", "samples", "drawn"])
 def test_drop_last(made: Any, kind: str) -> None:
     train = made(DATA[kind](), drop_last=True).train

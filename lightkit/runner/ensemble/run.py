@@ -331,7 +331,7 @@ def stack_inputs(done: Sequence[MemberResult], data: Data) -> dict[str, Inputs]:
         if result.member.values["ensemble"]["member"].get("features"):
             cfg = OmegaConf.create(from_yaml(read_config(result.folder)))
             role = role_of(cfg)
-            source = own_rows(role, data, result.folder, ordered=cfg.data.split.by in IN_ORDER).source
+            source = own_rows(cfg, data, result.folder).source
             assert isinstance(source, Features)
             columns = [[last] for last in role.refits] or role.features
             scaling = source.shift.tolist(), source.scale.tolist()
