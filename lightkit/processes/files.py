@@ -50,16 +50,18 @@ def replacing(path: Path, *, scratch: str | None = None, forced: bool = False) -
         OSError: The disk is full, or the folder cannot be written; `path` is as it was.
     """
     unfinished = path.with_name(scratch or f".{path.name}.{os.urandom(4).hex()}")
-    with suppress(OSError):  # whoever opens it is told why it cannot
-        unfinished.unlink(missing_ok=True)
+    if scratch:
+        with suppress(OSError):  # whoever opens it is told why it cannot
+            unfinished.unlink()
     try:
         yield unfinished
         if forced:
             _sync(unfinished, os.O_RDWR)
         unfinished.replace(path)
-    finally:
+    except BaseException:
         with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+            unfinished.unlink()
+        raise
     if forced:
         sync_folder(path.parent)
 
