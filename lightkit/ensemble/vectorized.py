@@ -173,14 +173,14 @@ class VectorTrainer(Trainer):
                 member.state.closed_step = state.step
             if not finite and member.lost is None:
                 member.lost = f"a weight is no longer finite at step {state.step}"
-        ended = [member for member in stack.active if closes and member.lost is None and self._has_ended(member)]
+        going = [member for member in stack.active if closes and member.lost is None]
+        ended = [member for member in going if self.finished or member.state.stop_reason is not None]
         self._keep_weights(ended)
         if closes and not self.finished:
-            self._let_go([member for member in stack.active if member.lost or member in ended])
-
-    def _has_ended(self, member: StackMember) -> bool:
-        """Tell whether the last step of a member was taken, or something ended its training."""
-        return self.finished or member.state.stop_reason is not None
+            if gone := [member for member in stack.active if member.lost or member in ended]:
+                stack.leave(gone)
+            if not stack.active:
+                self.stop("all members have ended")
 
     def _keep_weights(self, ended: Sequence[StackMember]) -> None:
         """Keep the weights of members at their best so far, and at their end."""
@@ -191,13 +191,6 @@ class VectorTrainer(Trainer):
             member.last = saved if member in ended else None
         for member in active:
             member.improved = False
-
-    def _let_go(self, gone: Sequence[StackMember]) -> None:
-        """Take members out of the stack; without any left, training ends."""
-        if gone:
-            self.stack.leave(gone)
-        if not self.stack.active:
-            self.stop("all members have ended")
 
 
 class WatchedStack(WatchedModel):
