@@ -232,10 +232,9 @@ class Loader:
         if changes.keys() & {"shuffle", "drop_last"}:
             changes = {"epoch_batches": None, **changes}
         options = replace(self.options, **changes)
-        prepare, mixup = replace(self.prepare, seed=options.seed), self.mixup
-        prepare = prepare if augment is None else replace(prepare, augment=augment)
+        augment = self.prepare.augment if augment is None else augment
+        prepare, mixup = replace(self.prepare, seed=options.seed, augment=augment), copy.copy(self.mixup)
         if mixup is not None:
-            mixup = copy.copy(mixup)
             mixup.seed = options.seed
         return Loader(self.source, rows, options, prepare=prepare, mixup=mixup)
 
