@@ -27,9 +27,10 @@ import termios
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -235,6 +236,23 @@ def _hurry() -> None:
     # A worker that hangs is waited for, and a parent that is gone is noticed, in tenths of seconds instead of seconds.
     torch_data = importlib.import_module("torch.utils.data._utils")
     torch_data.MP_STATUS_CHECK_INTERVAL = torch_data.worker.MP_STATUS_CHECK_INTERVAL = 0.5
+    importlib.import_module("lightkit.detached.line")._LOOK_SECONDS = 0.1  # as is a run that waits for its turn
+
+    os.register_at_fork = _register  # type: ignore[assignment]
+
+
+_programs, _register_at_fork = [0], os.register_at_fork
+
+
+def _register(**calls: Callable[[], object]) -> None:
+    """Do something at each fork of this program, but not at those of programs that it has started by a fork."""
+    number = _programs[0]
+    _register_at_fork(**{when: partial(_call_in, number, call) for when, call in calls.items()})  # type: ignore[arg-type]
+
+
+def _call_in(number: int, call: Callable[[], object]) -> None:
+    if _programs[0] == number:
+        call()
 
 
 def _freeze() -> None:
@@ -268,13 +286,17 @@ def _tell(connection: socket.socket, number: int) -> None:
 
 
 class _Forking(subprocess.Popen):
-    """Starts `python -m lightkit` by a fork, and anything else as ever."""
+    """Starts `python -m lightkit`, also behind `env NAME=VALUE…`, by a fork, and anything else as ever."""
 
     forks = True
     """False in processes that run tests: what they have imported and patched is theirs."""
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         words = [str(word) for word in args if word != "-u"] if isinstance(args, (list, tuple)) else []
+        given = list[str]()
+        if words[:1] == ["env"]:
+            given = [*takewhile(lambda word: "=" in word, words[1:])]
+            words = words[1 + len(given) :]
         if not self.forks or words[:3] != [sys.executable, "-m", "lightkit"]:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
@@ -283,8 +305,8 @@ class _Forking(subprocess.Popen):
         streams = [number if pipe == -1 else pipe for number, pipe in enumerate(inner)]
         self.pid = os.fork()
         if self.pid == 0:
-            session = bool(rest[20])
-            _become("lightkit", words[3:], folder or ".", variables or os.environ, streams=streams, session=session)
+            its = {**(variables or os.environ), **dict(word.split("=", 1) for word in given)}
+            _become("lightkit", words[3:], folder or ".", its, streams=streams, session=bool(rest[20]))
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -304,6 +326,7 @@ def _become(
 ) -> NoReturn:
     """Be the process that was asked for, from its first moment to its end."""
     code = 1
+    _programs[0] += 1
     try:
         _reset(streams, session=session)
         if terminal:
