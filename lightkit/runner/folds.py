@@ -94,8 +94,7 @@ class FoldPlan:
 
     def combine(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         """See `RunPlan.combine`."""
-        result: dict[str, Any] = self.run.ranks.shared(lambda: self._combined(done))
-        return result
+        return self.run.ranks.shared(lambda: self._combined(done))
 
     def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         run, last = self.run, self.run.cfg.trainer.test == "last"

@@ -73,8 +73,7 @@ def about_limits(cfg: DictConfig, data: Data) -> list[str]:
         cfg: The configuration.
         data: The data of the run.
     """
-    split = cfg.data.split
-    limits = {name: split.get(f"{name}_limit") for name in ("val", "test")}
+    limits = {name: cfg.data.split.get(f"{name}_limit") for name in ("val", "test")}
     hit = {name: limit for name, limit in limits.items() if limit is not None and len(data.rows.get(name, ())) == limit}
     return [
         f"only a part of {name} is evaluated: {counted(limit, 'row')} (data.split.{name}_limit)"

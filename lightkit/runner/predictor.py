@@ -46,7 +46,7 @@ from lightkit.runner.run import Runner
 from lightkit.runs.catalog import find_run, folds_of, project
 from lightkit.runs.reading import read_run
 from lightkit.trainer.evaluate import Predictions
-from lightkit.trainer.learner import Trained
+from lightkit.trainer.learner import Evaluable
 from lightkit.trainer.tasks import Supervised
 
 _AT_ONCE = 1 << 16
@@ -89,7 +89,7 @@ class Predictor:
         last, mode, trust = cfg.trainer.test == "last", cfg.metrics.mode, to_plain(cfg.trust)
         task = build_task(cfg.trainer.task, None, self.info, engine)
         task = own_task(role_of(cfg), task, self.info, engine, folder, last=last, mode=mode, trust=trust)
-        self._trained = Trained(engine.wrap(network), task, _no_loss, engine)
+        self._trained = Evaluable(engine.wrap(network), task, _no_loss, engine)
 
     def __repr__(self) -> str:
         """Return the run, the network, the task and the classes in one line."""

@@ -217,8 +217,7 @@ def build_engine(options: Mapping[str, Any], jobs: Sequence[Job], folder: Path, 
     # What comes next may depend on what came before: then a queue gets no more than there are slots.
     ahead = not (study or options.get("race") or _race(options, jobs)) and options["on_error"] == "continue"
     engine, own = load(ENGINE, options["engine"], JobEngine)
-    made: JobEngine = engine.build(SweepPlan(options, jobs, folder, ahead), **own)
-    return made
+    return engine.build(SweepPlan(options, jobs, folder, ahead), **own)
 
 
 def build_search(

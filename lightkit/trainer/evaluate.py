@@ -13,7 +13,7 @@ from lightkit.common.errors import UserError
 from lightkit.common.modules import kept_modes
 from lightkit.diagnostics.spans import NoSpans
 from lightkit.trainer.interrupt import Interrupt
-from lightkit.trainer.learner import Learner, Trained
+from lightkit.trainer.learner import Evaluable
 from lightkit.trainer.tasks import loss_weight
 
 _END, _PLAIN = object(), NoSpans()
@@ -51,7 +51,7 @@ class ValidationMeter(Meter, Protocol):
 
 
 def evaluate(
-    trained: Learner | Trained,
+    trained: Evaluable,
     loader: Any,
     meters: Iterable[Meter],
     *,

@@ -65,35 +65,27 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A trained model and how it runs over batches, without what has trained it."""
+class Evaluable:
+    """A model and how it runs over batches."""
 
     network: nn.Module
-    """What is called: the model with what its precision needs."""
+    """What is called: the model, wrapped for several GPUs or for its precision where asked for."""
     task: Task
-    """How a batch becomes outputs."""
+    """How a batch becomes outputs and a loss."""
     criterion: Criterion
     """The loss."""
     engine: Engine
-    """The device."""
+    """Device, precision and seeds."""
 
 
 @dataclass(frozen=True)
-class Learner:
+class Learner(Evaluable):
     """One model and everything that trains it; a run trains one, an ensemble several."""
 
-    engine: Engine
-    """Device, precision and seeds."""
     data: Data
     """The splits it learns from and is judged on."""
     model: nn.Module
     """The network without any wrapper: its parameter names are the saved ones."""
-    network: nn.Module
-    """What is called in training: the model, wrapped for several GPUs where asked for."""
-    task: Task
-    """How a batch becomes a loss."""
-    criterion: Criterion
-    """The loss."""
     optimizer: Optimizer
     """Steps over named parameter groups."""
     scheduler: Schedule

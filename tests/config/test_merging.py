@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -78,6 +80,31 @@ def test_plain_values_become_the_nodes_that_omegaconf_makes() -> None:
     for odd in ({1: "x"}, {"a": "${"}, {"a": {None: 1}}, {"a": {1, 2}}):
         with pytest.raises((LookupError, TypeError, OmegaConfBaseException)):
             from_plain(odd)
+
+
+@pytest.mark.parametrize("struct", [True, False])
+def test_values_are_read_as_omegaconf_reads_them(struct: bool) -> None:
+    plain = {"a": {"b": [1, None, "???", "${c}"], "n": None}, "c": True, "d": "???", "e": "${c}", "f": "${d}", "g": "x"}
+    made, usual = from_plain(plain), OmegaConf.create(plain)
+    made.h, usual.h = "${a.b}", "${a.b}"
+    for cfg in (made, usual):
+        OmegaConf.set_struct(cfg, struct)
+
+    def told(read: Callable[[Any, Any], Any], cfg: Any, key: Any) -> Any:
+        try:
+            found = read(cfg, key)
+        except Exception as error:
+            return type(error), str(error)
+        return type(found) if isinstance(found, dict | list) else found
+
+    ways = (getattr, operator.getitem, lambda cfg, key: cfg.get(key), lambda cfg, key: cfg.get(key, {}))
+    for key in (*plain, "h", "missing", "", 1, None, 0.5):
+        for read in ways[isinstance(key, str) is False :]:
+            assert told(read, made, key) == told(read, usual, key), key
+    assert made.a._get_root() is made
+    assert made.a.b is made["a"].get("b")
+    made.c = False
+    assert made.e is False, "what is changed is read"
 
 
 def test_a_file_counts_as_it_is_at_each_composition(project: Path) -> None:

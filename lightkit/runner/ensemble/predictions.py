@@ -30,7 +30,7 @@ from lightkit.runner.member import MemberRun
 from lightkit.runner.session import Session
 from lightkit.trainer.evaluate import Predictions, ValidationMeter, evaluate
 from lightkit.trainer.interrupt import AskedToEnd, Interrupt
-from lightkit.trainer.learner import Learner, Trained
+from lightkit.trainer.learner import Evaluable, Learner
 
 
 class Outputs(NamedTuple):
@@ -251,7 +251,7 @@ def _evaluate_at_once(
     first.engine.seed_validation(0)
     try:
         evaluate(
-            Trained(model, task, first.criterion, first.engine),
+            Evaluable(model, task, first.criterion, first.engine),
             known[0] if shared else StackedLoader(known),
             [*meters, *([taken] if collect else [])],
             each=lambda _batch: run.signals.raise_at(parts[0].state.step),

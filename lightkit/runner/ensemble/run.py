@@ -157,8 +157,7 @@ class EnsemblePlan:
 
     def combine(self, done: Sequence[MemberResult]) -> dict[str, Any]:
         """See `RunPlan.combine`."""
-        result: dict[str, Any] = self.run.ranks.shared(lambda: self._combined([*self.members.finished, *done]))
-        return result
+        return self.run.ranks.shared(lambda: self._combined([*self.members.finished, *done]))
 
     @uncollected()
     def _combined(self, done: Sequence[MemberResult]) -> dict[str, Any]:
