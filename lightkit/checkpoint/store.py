@@ -16,6 +16,7 @@ import io
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -226,6 +227,9 @@ class CheckpointStore:
                 mode=self.mode,
             )
             leaving = [old for old in (*before, *later) if old not in kept]
+            if os.path.lexists(made.path):  # somebody has put it here since `save` asked for a name
+                aside = made.path.rename(f"{made.path}.{time.time_ns()}")
+                _LOG.warning("%s is not of this run, which takes the name: it is %s now", made.path, aside.name)
             publish(made, kept, mode=self.mode, leaving=leaving)
             self._there = {path.name for path in self.folder.iterdir()}
 

@@ -192,6 +192,8 @@ class Collection:
             UserError: The metric cannot be computed; it is named.
         """
         try:
+            if type(metric).__name__ == "ClasswiseWrapper" and type(metric.metric).__name__ in _RANKING:
+                return metric._convert_output(self.result(name, metric.metric))
             ranked = _ranked_rows(metric)
             bare = ranked == 0
             if self.strict:

@@ -199,3 +199,16 @@ def test_names_in_use_are_not_taken_whoever_made_them_before_the_first_save(tmp_
         "step-00000010-1.pt",
     ]
     assert (tmp_path / "step-00000010.pt").read_text() == "somebody's"
+
+
+def test_a_file_that_is_put_where_a_checkpoint_comes_is_kept_aside_and_named(tmp_path, caplog):
+    made = filled(tmp_path)
+    (tmp_path / "step-00000040.pt").write_text("somebody's")
+    made.save(content(40), step=40)
+    assert loaded_step(made.load_newest()) == 40
+    (aside,) = tmp_path.glob("step-00000040.pt.*")
+    assert aside.read_text() == "somebody's"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'step-00000040.pt'} is not of this run, which takes the name: it is {aside.name} now"
+    ]
+    assert [entry.step for entry in made.entries()] == [20, 30, 40]

@@ -61,7 +61,8 @@ def test_classes_without_rows_do_not_count_in_a_mean_of_rankings(kind, threshold
     def make():
         several = getattr(classification, f"Multiclass{kind}")
         averages = {name: several(CLASSES, average=name, thresholds=thresholds) for name in ("macro", "weighted")}
-        return {**averages, "each": several(CLASSES, average="none", thresholds=thresholds)}
+        each, inside = (several(CLASSES, average="none", thresholds=thresholds) for _ in range(2))
+        return {**averages, "each": each, "wrapped": torchmetrics.wrappers.ClasswiseWrapper(inside)}
 
     preds, target = outputs()
     target = torch.where(target == 1, 0, target)
@@ -76,11 +77,12 @@ def test_classes_without_rows_do_not_count_in_a_mean_of_rankings(kind, threshold
     assert values["test/macro"] == pytest.approx(sum(wanted) / len(wanted), abs=tolerance)
     weighted = sum(one * count for one, count in zip(wanted, counts)) / sum(counts)
     assert values["test/weighted"] == pytest.approx(weighted, abs=tolerance)
-    each = [value for name, value in values.items() if name.startswith("test/each")]
-    assert [math.isnan(value) for value in each] == [place == 1 for place in range(CLASSES)]
+    for name in ("each", "wrapped"):
+        each = [value for key, value in values.items() if key.startswith(f"test/{name}")]
+        assert [math.isnan(value) for value in each] == [place == 1 for place in range(CLASSES)]
     told = [record.getMessage() for record in caplog.records]
     assert told == [f"metrics.test.{name} is not defined for class 1, which no row or every row has: it is left out"
-                    for name in ("macro", "weighted", "each")]  # fmt: skip
+                    for name in ("macro", "weighted", "each", "wrapped")]  # fmt: skip
 
 
 @pytest.mark.parametrize("thresholds", [None, 2000], ids=["exact", "binned"])
