@@ -103,6 +103,7 @@ def test_a_job_whose_node_is_lost_saves_and_goes_on_elsewhere(
         assert ((tmp_path / "job" / "gpus").read_text(), sweep.ended) == ("0", {"job": 0})
         sweep.engine.close()
     finally:
+        ray.shutdown()  # the cluster refuses to end while this process is connected to it
         cluster.shutdown()
 
 
