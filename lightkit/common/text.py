@@ -104,14 +104,14 @@ def json_text(content: object, *, one_line: bool = False) -> str:
 
 def plain(content: Any) -> Any:
     """Reduce nested content to what JSON knows."""
-    if isinstance(content, Mapping):
-        return {str(key): plain(value) for key, value in content.items()}
-    if isinstance(content, list | tuple | set | frozenset):
-        return [plain(value) for value in content]
-    if content is None or isinstance(content, bool | int | str):
+    if content is None or isinstance(content, (bool, int, str)):
         return content
     if isinstance(content, float):
         return content if math.isfinite(content) else None
+    if isinstance(content, Mapping):
+        return {str(key): plain(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple, set, frozenset)):
+        return [plain(value) for value in content]
     return str(content)
 
 

@@ -180,7 +180,7 @@ class EpochOrder:
         sampler = self.sampler
         if type(sampler) is Shuffled:  # the same numbers, for a small part of the time
             own = torch.Generator().manual_seed(mix(seed, "order", epoch))
-            return self.rows[torch.randperm(len(self.rows), generator=own)]
+            return self.rows.index_select(0, torch.randperm(len(self.rows), generator=own))
         with kept_generators(), keys_under(KEY):
             seed_generators(mix(seed, "order", epoch))
             try:

@@ -198,8 +198,8 @@ def _calibrated(predictions: Tensor, targets: Tensor, task: str, parts: Iterable
             likelihood = -0.5 * (torch.log(2 * torch.pi * variance) + errors[:, measured] / variance)
             values.append(likelihood.mean((1, 2)).tolist())
             continue
-        temperatures = _temperatures(predictions[:, fitted], targets[fitted], task)
-        scaled = with_temperature(predictions[:, measured], temperatures[:, None, None], task)
+        temperatures = _temperatures(predictions.index_select(1, fitted), targets[fitted], task)
+        scaled = with_temperature(predictions.index_select(1, measured), temperatures[:, None, None], task)
         values.append(log_likelihood(scaled, targets[measured], task).mean(1).tolist())
     return [math.fsum(column) / len(column) for column in zip(*values)]
 
@@ -247,7 +247,8 @@ def independent_networks(
         block = max(1, _ELEMENTS // max(1, size * ensemble.numel()))
         for first in range(0, len(chosen), block):
             # With the bits of the ensemble itself, which all members together have to reach.
-            together = soft(members[torch.tensor(chosen[first : first + block]).T])
+            places = torch.tensor(chosen[first : first + block]).T
+            together = soft(members.index_select(0, places.flatten()).unflatten(0, places.shape))
             values += _calibrated(together, targets, task, parts)
         return math.fsum(values) / len(values)
 

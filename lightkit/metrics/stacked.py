@@ -267,6 +267,6 @@ def confusion(preds: Tensor, target: Tensor, count: int) -> Tensor:
         count: Number of models.
     """
     classes = preds.shape[1]
-    cells = target.view(count, -1) * classes + preds.argmax(1).view(count, -1)
+    cells = target.view(count, -1) * classes + preds.max(1).indices.view(count, -1)  # faster than `argmax`
     cells = cells + torch.arange(count, device=cells.device)[:, None] * classes**2
     return torch.bincount(cells.view(-1), minlength=count * classes**2).view(count, classes, classes)

@@ -60,7 +60,7 @@ def over_validations(
     steps, found = list[int](), list[Tensor]()
     for place in places:
         newest = [[record for record in records if record.epoch <= place][-1] for records in kept.values()]
-        outputs = torch.stack([record.outputs for record in newest])[:, order]
+        outputs = torch.stack([record.outputs for record in newest]).index_select(1, order)
         columns = outputs.reshape(*outputs.shape[:2], -1).mT  # over the last dimension a softmax takes long
         predictions = as_probabilities(columns, truth.task).mT
         votes = outcome.rule == "hard" and truth.task != "regression"

@@ -122,9 +122,10 @@ class MemberFiles:
         for member in members:
             path, seed = self.folders[member.name], member.values.get("seed", self._seed)
             with writing(path):
-                path.mkdir(parents=True, exist_ok=True)
-                for left in path.glob(run_files.EVENTS_PATTERN):  # of a part that was killed while it wrote them
+                # Those of a part that was killed while it wrote them.
+                for left in path.glob(run_files.EVENTS_PATTERN) if path.is_dir() else ():
                     left.unlink()
+                path.mkdir(parents=True, exist_ok=True)
                 save_text(self.texts.of(member), path, sign)
                 typed = self.run.place.typed_for(member.name, self.run.overrides)
                 lines = "".join(f"- {json.dumps(text)}\n" for text in typed)
