@@ -6,7 +6,7 @@ import importlib
 
 from lightkit.sweep.warm_server import PRELOADED
 
-OFTEN = ("encodings.cp437", "lightkit.doctor.checks", "pyarrow.csv")
+OFTEN = ("encodings.cp437", "lightkit.doctor.checks", "pyarrow.csv", "torch._dynamo")
 """Of which a process that trains for seconds imports each when it comes to it."""
 
 for name in (*PRELOADED, *OFTEN):
