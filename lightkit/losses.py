@@ -232,7 +232,7 @@ def mean_weight(criterion: Any, output: Any, target: Any, later: type[int] | Non
         known, options = getattr(type(criterion), "forward", None) in _OVER_WEIGHTS, criterion.__dict__
     if not known or options.get("reduction", "mean") != "mean" or not isinstance(output, Tensor):
         return None
-    weights = {**options, **options.get("_buffers", {})}.get("weight")
+    weights = options.get("_buffers", options).get("weight")
     fits = isinstance(target, Tensor) and output.ndim == target.ndim + 1 and not target.is_floating_point()
     if not fits or (weights is not None and output.shape[1] != len(weights)):
         return None  # shares of classes, which count by samples; or a task of the user's hands on something else

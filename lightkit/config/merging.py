@@ -31,7 +31,7 @@ def copy_node(node: Of, parent: Node | None = None) -> Of:
         facts["_content"] = {key: copy_node(item, made) for key, item in content.items()}
     elif isinstance(content, list):
         facts["_content"] = [copy_node(item, made) for item in content]
-    elif isinstance(content, Node):  # of a union
+    elif content is not None and isinstance(content, Node):  # of a union
         facts["_content"] = copy_node(content, made)
     return made
 
@@ -44,7 +44,7 @@ def as_written(node: Any) -> Any:
         return {key: as_written(item) for key, item in content.items()}
     if isinstance(content, list):
         return [as_written(item) for item in content]
-    return as_written(content) if isinstance(content, Node) else content
+    return as_written(content) if "_content" in facts and isinstance(content, Node) else content
 
 
 class _Quick(DictConfig):
