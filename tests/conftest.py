@@ -171,9 +171,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Libraries look at the end whether anything of theirs is left, but for processes that were forked."""
+    """Libraries look at the end whether anything of theirs is left."""
+    gc.unfreeze()
     if server := config.stash.get(SERVER, None):
-        gc.unfreeze()
         server.communicate()
         shutil.rmtree(os.environ[SHARED], ignore_errors=True)
 
