@@ -244,7 +244,8 @@ def _evaluate_at_once(
         return [found for own, _ in pieces for found in own], [values for _, own in pieces for values in own]
     shared = all(same_rows(loader, known[0]) for loader in known)
     model = StackedModel([part.learner.model for part in parts])
-    model.load_state_dict({name: torch.stack([own[name] for own in states]) for name in states[0]})
+    device = first.engine.device  # what was read from a file is on the CPU
+    model.load_state_dict({name: torch.stack([own[name].to(device) for own in states]) for name in states[0]})
     task = StackedTask(Computation(model, first.network, first.task, first.criterion), shared=shared)
     meters: list[Any] = [StackedMetrics(like, len(parts))] if like is not None else []
     taken = _Taken()
