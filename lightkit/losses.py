@@ -226,21 +226,27 @@ def mean_weight(criterion: Any, output: Any, target: Any, later: type[int] | Non
     # A module takes long to say that it has no such attribute.
     if hasattr(type(criterion), "mean_weight") or "mean_weight" in getattr(criterion, "__dict__", ()):
         return criterion.mean_weight(output, target)
+    each = target_weights(criterion, output, target, later)
+    return each.sum() if isinstance(each, Tensor) else each
+
+
+def target_weights(criterion: Any, output: Any, target: Any, later: type[int] | None = None) -> Any:
+    """Return what each target weighs in a mean over class numbers, in the shape of the targets; see `mean_weight`."""
     if isinstance(criterion, partial):
         known, options = criterion.func in _OVER_WEIGHTS_PLAIN, criterion.keywords
     else:
         known, options = getattr(type(criterion), "forward", None) in _OVER_WEIGHTS, criterion.__dict__
     if not known or options.get("reduction", "mean") != "mean" or not isinstance(output, Tensor):
         return None
-    weights = options.get("_buffers", options).get("weight")
+    weights = {**options, **options.get("_buffers", {})}.get("weight")
     fits = isinstance(target, Tensor) and output.ndim == target.ndim + 1 and not target.is_floating_point()
     if not fits or (weights is not None and output.shape[1] != len(weights)):
         return None  # shares of classes, which count by samples; or a task of the user's hands on something else
     ignored = options.get("ignore_index", -100)
     if weights is None:
-        return later(ignored) if later else (target != ignored).sum()
+        return later(ignored) if later else target != ignored
     counted = target != ignored
-    return torch.where(counted, weights[torch.where(counted, target, 0)], 0).sum()
+    return torch.where(counted, weights[torch.where(counted, target, 0)], 0)
 
 
 def _shapes(expected: str, output: Tensor, target: Tensor) -> UserError:

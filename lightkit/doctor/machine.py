@@ -186,7 +186,7 @@ def check_speed(run: ExaminedRun) -> Iterator[Finding]:
     until = time.monotonic() + min(_SECONDS, max(0.0, run.seconds_left() / 2))
     size = run.rows(train.batch_size, seconds=_SECONDS / 4)
     read, computed = list[float](), list[float]()
-    with closing(in_process(train, train.rows, batch_size=size, drop_last=False).epoch(0)) as batches:
+    with closing(in_process(learner, train, train.rows, batch_size=size, drop_last=False).epoch(0)) as batches:
         for number in range(_WARMUP + _STEPS):
             began = time.perf_counter()
             batch = next(batches, None)

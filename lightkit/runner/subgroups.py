@@ -43,8 +43,8 @@ def measure_groups(
         first, then those of few rows, and all rows last.
     """
     rows, named = list[dict[str, Any]](), np.array(labels, dtype=object)
-    meter.metrics.collected().strict = True
     for group in [*dict.fromkeys(labels), ALL]:
+        meter.metrics.collected().strict = group != ALL  # the values of all rows are those of every evaluation
         own = [one.take(torch.from_numpy((named == group) | (group == ALL))) for one in repeats]
         ends = row_intervals(meter, own, seed=cfg.seed) if len(own[0]) >= FEWEST else {}
         rows.append({"group": group, "n": len(own[0]), "metrics": over_repeats(meter, own), "intervals": ends})

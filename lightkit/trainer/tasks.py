@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lightkit.common.errors import UserError
 from lightkit.common.failures import in_short, is_dead_worker, is_out_of_memory
 from lightkit.common.modules import is_norm, kept_modes, wide
-from lightkit.losses import mean_weight
+from lightkit.losses import mean_weight, target_weights
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 
@@ -179,7 +179,8 @@ class TwoViews(Task):
 class Weighted(Supervised):
     """One input, one target, and how much the sample counts in training: batches are `(x, y, weight)`.
 
-    The loss is the weighted mean of those of the samples. Pairs without a weight are what they are to `Supervised`.
+    The loss is the weighted mean of those of the samples; with class weights a sample counts its weight times that of
+    its class. Pairs without a weight are what they are to `Supervised`.
 
     Args:
         scaled: Whether weights are 1 on average. Then the loss of a training batch is the mean of the weighted losses,
@@ -197,22 +198,38 @@ class Weighted(Supervised):
         if not hasattr(criterion, "reduction"):
             what, fix = "this loss cannot weigh samples", "one of torch.nn with `reduction`"
             raise UserError(what, key="loss", received=type(criterion).__name__, fix=fix, family="loss-or-metric")
-        weighed, total = weighed_mean(criterion, weight, len(weight) if self.scaled and model.training else None)
-        return super().step(model, (x, y), weighed)._replace(weight=total)
+        weighed = WeighedMean(criterion, weight, scaled=self.scaled and model.training)
+        return super().step(model, (x, y), weighed)._replace(weight=weighed.total)
 
 
-def weighed_mean(criterion: Any, weight: Tensor, total: Any = None) -> tuple[Criterion, Any]:
-    """Return the weighted mean of the losses of samples as a loss, and what that mean weighs among those of others.
+class WeighedMean:
+    """The weighted mean of the losses of samples, as a loss; weights of 1 give the mean of the loss itself.
 
     Args:
         criterion: A loss with `reduction`.
         weight: `(B,)` how much each sample counts.
-        total: What the sum is divided by; None for the sum of the weights.
+        scaled: Divide the sum by what samples of the weight 1 come to, in the place of these weights.
     """
-    each: Any = copy.copy(criterion)
-    each.reduction = "none"
-    total = weight.sum().clamp_min(torch.finfo(weight.dtype).tiny) if total is None else total
-    return lambda output, target: (each(output, target).reshape(len(weight), -1).mean(1) * weight).sum() / total, total
+
+    total: Tensor | None = None
+    """What the newest mean weighs among those of others."""
+
+    def __init__(self, criterion: Any, weight: Tensor, *, scaled: bool = False) -> None:
+        self._criterion, self._weight, self._scaled = criterion, weight, scaled
+        self._each: Any = copy.copy(criterion)
+        self._each.reduction = "none"
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        """Compute the mean of a batch."""
+        weight, counts = self._weight, target_weights(self._criterion, output, target)
+        losses = self._each(output, target).reshape(len(weight), -1)
+        if counts is None:
+            losses, counts = losses.mean(1), torch.ones_like(weight)
+        else:  # by the weights of classes, as the loss alone
+            losses, counts = losses.sum(1), counts.reshape(losses.shape).sum(1).to(weight)
+        total = (counts if self._scaled else counts * weight).sum()
+        self.total = total.clamp_min(torch.finfo(total.dtype).tiny)
+        return (losses * weight).sum() / self.total
 
 
 class Detection(Task):

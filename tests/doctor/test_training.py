@@ -500,3 +500,24 @@ def test_room_for_the_checkpoints_to_come_is_counted(project: Path, monkeypatch:
             found = disk(run, timetable, 100_000)
             assert (found.status, found.numbers["needed_bytes"]) == (status, 400_000)
             assert found.key == ("" if status == "ok" else "checkpoint.keep_last")
+
+
+def test_rows_with_weights_are_looked_at_as_others(project: Path) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    rows = [
+        f"{a},{b},3,{k},1,{'xy'[k]}" for (a, b), k in zip(torch.randn(120, 2, generator=drawn).tolist(), [0, 1] * 60)
+    ]
+    (project / "rows.csv").write_text("\n".join(["a,b,same,knows,w,k", *rows]))
+    table = [
+        "data=table",
+        "data.dataset.path=rows.csv",
+        "data.dataset.target=k",
+        "data.dataset.features=[a,b,same,knows]",
+    ]
+    names = "splits, order, features, labels, leaks, initial loss, loss, loss of rows, one batch"
+    plain, weighted = (
+        [(each.check, each.status) for each in findings(names, *table, *more)]
+        for more in ([], ["data.dataset.weight_column=w"])
+    )
+    assert weighted == plain
+    assert {("leaking features", "warning"), ("constant features", "warning"), ("one batch", "ok")} <= {*plain}

@@ -231,3 +231,19 @@ def test_a_group_of_one_row_leaves_what_needs_more_undefined(cli: Cli, project: 
     single = next(row for row in found if row["group"] == "odd")
     assert (single["n"], single["metrics"]["test/r2"]) == (1, None)
     assert single["metrics"]["test/mse"] >= 0
+
+
+def test_all_rows_have_the_values_of_an_evaluation_though_a_class_is_missing(cli: Cli, project: Path) -> None:
+    draw = np.random.default_rng(0)
+    rows = [f"{draw.normal() + kind},{'abc'[kind]}" for kind in [0, 1, 2] * 10 + [0, 1] * 20]
+    (project / "rare.csv").write_text("\n".join(["x,y", *rows]))
+    table = (
+        "data=table",
+        "data.dataset.path=rare.csv",
+        "data.dataset.target=y",
+        "data.split={by: ordered, val: 0.2, test: 0.3}",
+    )
+    assert cli("train", *table, *QUICK, "hydra.run.dir=rare").code == 0
+    found = json.loads(cli("eval", "rare", "--by", "target", "--json").out)[0]
+    whole = found["by"]["target"][-1]["metrics"]
+    assert whole["test/auroc"] == pytest.approx(found["metrics"]["test/auroc"], abs=1e-6)

@@ -15,7 +15,7 @@ from lightkit.common.errors import UserError
 from lightkit.losses import TokenCrossEntropy
 from lightkit.trainer import Forecast, Supervised, Task
 from lightkit.trainer.evaluate import Predictions
-from lightkit.trainer.tasks import Distillation, Retrieval, StepOutput, Weighted, fit_shape
+from lightkit.trainer.tasks import Distillation, Retrieval, StepOutput, Weighted, fit_shape, loss_weight
 from tests.refused import refused
 
 
@@ -30,21 +30,41 @@ def test_a_single_output_never_broadcasts_against_its_targets() -> None:
 
 def test_weights_of_1_on_average_add_up_over_parts_of_a_batch() -> None:
     model, loss = nn.Linear(3, 2), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 4.0]))
-    x, y, weight = torch.randn(8, 3), torch.arange(8) % 2, torch.tensor([0.0, 0, 0, 0, 1, 2, 3, 2])
+    x, y, weight = torch.randn(8, 3), torch.arange(8) % 2, torch.tensor([0.0, 0, 0, 0, 1, 3, 2, 2])
     each = F.cross_entropy(model(x), y, weight=loss.weight, reduction="none").detach() * weight
-    task = Weighted(scaled=True)
-    steps = [
-        task.step(model, part, loss)
-        for part in ((x, y, weight), (x[:4], y[:4], weight[:4]), (x[4:], y[4:], weight[4:]))
-    ]
-    assert steps[0].loss.item() == pytest.approx(float(each.sum() / 8))
+    task, parts = Weighted(scaled=True), ((x, y, weight), (x[:4], y[:4], weight[:4]), (x[4:], y[4:], weight[4:]))
+    steps = [task.step(model, part, loss) for part in parts]
+    assert steps[0].loss.item() == pytest.approx(float(each.sum() / 20))
     assert steps[0].loss.item() == pytest.approx((steps[1].loss.item() + steps[2].loss.item()) / 2)
-    assert [step.weight for step in steps] == [8, 4, 4]
+    assert [step.weight for step in steps] == [20, 10, 10]
     model.eval()  # there the mean goes by the weights, and a batch without any counts for nothing
-    steps = [task.step(model, part, loss) for part in ((x, y, weight), (x[:4], y[:4], weight[:4]))]
-    assert steps[0].loss.item() == pytest.approx(float(each.sum() / 8))
-    assert [float(step.weight) for step in steps] == [8.0, pytest.approx(0.0)]
+    steps = [task.step(model, part, loss) for part in parts[:2]]
+    assert steps[0].loss.item() == pytest.approx(float(each.sum() / 23))
+    assert [float(step.weight) for step in steps] == [23.0, pytest.approx(0.0)]
     assert steps[1].loss.item() == 0
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("loss", ["plain", "classes", "ignored", "dense", "smooth", "squares"])
+def test_weights_of_1_change_nothing(loss: str, training: bool) -> None:
+    by_class, shape = torch.tensor([1.0, 4.0, 0.5]), (5, 7) if loss == "dense" else ()
+    options = {"weight": None if loss in ("plain", "squares") else by_class, "ignore_index": 2}
+    options |= {"label_smoothing": 0.1 if loss == "smooth" else 0.0} | (
+        {} if loss != "classes" else {"ignore_index": 9}
+    )
+    criterion = nn.MSELoss() if loss == "squares" else nn.CrossEntropyLoss(**options)
+    x = torch.randn(9, 3, *shape)
+    y = x.flip(0) if loss == "squares" else torch.randint(3, (9, *shape))
+    model = nn.Identity().train(training)
+    plain = Supervised().step(model, (x, y), criterion)
+    same = Weighted(scaled=True).step(model, (x, y, torch.ones(9)), criterion)
+    assert same.loss.item() == pytest.approx(plain.loss.item(), rel=1e-5)
+    assert float(same.weight) == pytest.approx(float(loss_weight(plain, criterion) or 9))
+    doubled = Weighted().step(model.eval(), (x, y, torch.tensor([2.0, 0, 1, 1, 1, 1, 1, 1, 1])), criterion)
+    rows = torch.tensor([0, 0, 2, 3, 4, 5, 6, 7, 8])
+    assert doubled.loss.item() == pytest.approx(criterion(x[rows], y[rows]).item(), rel=1e-5), (
+        "as a row that is twice there"
+    )
 
 
 def test_the_query_of_a_sample_goes_to_the_metrics() -> None:

@@ -169,7 +169,7 @@ class DataSample:
         return []
 
     def loader(self, split: str, rows: Tensor, batch_size: int) -> Loader:
-        """Return a loader of some rows in their order, in this process, without augmentation and mixup.
+        """Return a loader of some rows in their order, in this process, without augmentation, mixup and their weights.
 
         Args:
             split: The split that they are of.
@@ -179,6 +179,7 @@ class DataSample:
         train = self.data.train
         changes: dict[str, Any] = {"num_workers": 0, "persistent_workers": False, "pin_memory": False}
         changes |= {"batch_size": batch_size, "shuffle": False, "drop_last": False, "replica": 0, "replicas": 1}
+        changes |= {"weights": None}
         options = replace(train.options, split=split, **changes)
         source = self.data.source
         source = source.reopened() if isinstance(source, SampleData) else source

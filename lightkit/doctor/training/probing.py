@@ -20,7 +20,7 @@ from lightkit.common.stepping import set_rate, take_step
 from lightkit.data.loaders import Loader
 from lightkit.data.transforms import alike_views
 from lightkit.trainer.step import trial_stepper
-from lightkit.trainer.tasks import StepOutput
+from lightkit.trainer.tasks import StepOutput, Weighted
 
 DROPPING = (nn.Dropout, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.modules.dropout._DropoutNd)
 
@@ -44,12 +44,16 @@ class Heard:
         return loss
 
     def __getattr__(self, name: str) -> Any:
+        if name == "criterion":  # while it is being copied
+            raise AttributeError(name)
         return getattr(self.criterion, name)
 
 
-def in_process(loader: Loader, rows: Tensor, **changes: Any) -> Loader:
-    """Return a loader of other rows that reads them in this process."""
-    return loader.with_rows(rows, num_workers=0, persistent_workers=False, pin_memory=False, **changes)
+def in_process(learner: Learner, loader: Loader, rows: Tensor, **changes: Any) -> Loader:
+    """Return a loader of other rows that reads them in this process, without weights if the task can do without."""
+    made = loader.with_rows(rows, num_workers=0, persistent_workers=False, pin_memory=False, **changes)
+    made.weights = None if isinstance(learner.task, Weighted) else made.weights
+    return made
 
 
 def plain_loader(learner: Learner, split: str, *, rows: int, batch_size: int) -> Loader:
@@ -63,7 +67,7 @@ def plain_loader(learner: Learner, split: str, *, rows: int, batch_size: int) ->
     train = learner.data.train
     order = (train.order(0) if split == "train" else loader.rows)[:rows]
     views = alike_views(train.prepare.augment) if split == "train" else []
-    return in_process(loader, order, batch_size=min(batch_size, len(order)), augment=views)
+    return in_process(learner, loader, order, batch_size=min(batch_size, len(order)), augment=views)
 
 
 def plain_batch(learner: Learner, rows: int) -> Any:
@@ -89,7 +93,7 @@ def training_batches(learner: Learner, steps: int, size: int) -> Iterator[Any]:
     train = learner.data.train
     epochs = range(-(-steps * size // train.epoch_samples))  # small data give few batches each
     rows = torch.cat([train.order(epoch) for epoch in epochs])[: steps * size]
-    yield from batches_of(learner, in_process(train, rows, batch_size=size, shuffle=False, drop_last=False))
+    yield from batches_of(learner, in_process(learner, train, rows, batch_size=size, shuffle=False, drop_last=False))
 
 
 def compute(learner: Learner, batch: Any, criterion: Any = None, *, key: int | None = 0) -> StepOutput:

@@ -262,7 +262,7 @@ def train_briefly(
         group["weight_decay"] = 0.0
     train = learner.data.train
     wanted = steps or min(_MOST_STEPS, max(_LEAST_STEPS, FEWEST_EPOCHS * max(len(train), 1)))
-    loader = in_process(train, train.rows, batch_size=min(train.batch_size, train.num_samples), drop_last=True)
+    loader = in_process(learner, train, train.rows, batch_size=min(train.batch_size, train.num_samples), drop_last=True)
     loader.mixup = None
     rates, losses = [rate * own for own in own_rates(learner)], list[float]()
     learner.network.train()
@@ -280,7 +280,7 @@ def evaluated(learner: Learner, split: str) -> Loader:
     assert loader is not None, "asked before"
     generator = torch.Generator().manual_seed(mix("doctor", "judged"))
     rows = loader.rows[torch.randperm(len(loader.rows), generator=generator)[:_JUDGED_ROWS]]
-    return in_process(loader, rows, batch_size=min(len(rows), max(loader.batch_size, 16)))
+    return in_process(learner, loader, rows, batch_size=min(len(rows), max(loader.batch_size, 16)))
 
 
 def _measured(learner: Learner, split: str, change: Change, losses: list[float]) -> Course:

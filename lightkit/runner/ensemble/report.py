@@ -30,7 +30,7 @@ from lightkit.ensemble.methods.base import MemberResult
 from lightkit.ensemble.oof import SPLITS, MemberPredictions, aligned, stacked
 from lightkit.losses import mean_weight
 from lightkit.metrics.stacked import StackedMetrics
-from lightkit.trainer.tasks import fit_shape, weighed_mean
+from lightkit.trainer.tasks import WeighedMean, fit_shape
 
 _SHOWN = ("val", "test", "oof", "holdout")
 _ROWS = {"oof": "rows left out", "holdout": "rows held out", "val": "validation rows", "test": "test rows"}
@@ -165,8 +165,8 @@ class SplitMeter:
         """Return the mean loss of rows, and what it weighs among those of others."""
         if self._weights is None:
             return self._criterion(output, target), mean_weight(self._criterion, output, target)
-        criterion, total = weighed_mean(self._criterion, self._weights[rows].to(output.device))
-        return criterion(output, target), total
+        criterion = WeighedMean(self._criterion, self._weights[rows].to(output.device))
+        return criterion(output, target), criterion.total
 
     def _named(self, values: Mapping[str, float]) -> dict[str, float]:
         return {f"{self._name}/{key.partition('/')[2]}": value for key, value in values.items()}
