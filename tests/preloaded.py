@@ -6,7 +6,25 @@ import importlib
 
 from lightkit.sweep.warm_server import PRELOADED
 
-OFTEN = ("encodings.cp437", "lightkit.doctor.checks", "pyarrow.csv", "torch._dynamo")
+OFTEN = (
+    "PIL.GifImagePlugin",
+    "PIL.JpegImagePlugin",
+    "encodings.cp437",
+    "lightkit.data.class_folders",
+    "lightkit.data.csv_reader",
+    "lightkit.data.table_reader",
+    "lightkit.doctor.checks",
+    "lightkit.doctor.data.leaks",
+    "lightkit.doctor.data.order",
+    "lightkit.doctor.data.overlap",
+    "pyarrow.csv",
+    "tensorboard.plugins.hparams.metadata",
+    "torch._dynamo",
+    "torchmetrics.classification.accuracy",
+    "torchmetrics.classification.auroc",
+    "torchmetrics.classification.f_beta",
+    "torchmetrics.classification.precision_recall",
+)
 """Of which a process that trains for seconds imports each when it comes to it."""
 
 for name in (*PRELOADED, *OFTEN):
