@@ -60,9 +60,12 @@ def with_weights(node: DictConfig, info: DataInfo, engine: Engine) -> DictConfig
 
 def build_metric(node: DictConfig, key: str, sizes: Mapping[str, Any]) -> Any:
     """Build a metric; of a small one of torchmetrics copy one that is made of the same, which takes far less time."""
-    facts = repr((to_plain(node), sizes, torch.get_default_dtype()))
+    plain = to_plain(node)
+    facts = repr((plain, sizes, torch.get_default_dtype()))
     metric = _MADE[facts] if facts in _MADE else instantiate(node, key=key, **sizes)
-    if not type(metric).__module__.startswith(_COPIED) or sum(map(Tensor.numel, tensors(metric._defaults))) > 10_000:
+    # What is made by others may be another each time.
+    copied = type(metric).__module__.startswith(_COPIED) and plain["_target_"].startswith("torchmetrics.")
+    if not copied or facts.count("_target_") > 1 or sum(map(Tensor.numel, tensors(metric._defaults))) > 10_000:
         return metric
     if len(_MADE) >= 256:
         _MADE.clear()

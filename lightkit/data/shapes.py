@@ -25,33 +25,9 @@ _CACHE_BYTES = 1 << 30
 _FIRST = {"train": 0, "val": 1 << 40, "test": 1 << 41}
 
 
-def _circle(u: Tensor, v: Tensor) -> Tensor:
-    return _length(u, v) - 0.85
-
-
-def _ring(u: Tensor, v: Tensor) -> Tensor:
-    return (_length(u, v) - 0.68).abs() - 0.2
-
-
-def _square(u: Tensor, v: Tensor) -> Tensor:
-    return torch.maximum(u.abs(), v.abs()) - 0.72
-
-
-def _bar(u: Tensor, v: Tensor) -> Tensor:
-    return torch.maximum(u.abs() - 0.95, v.abs() - 0.3)
-
-
 def _cross(u: Tensor, v: Tensor) -> Tensor:
     u, v = u.abs(), v.abs()
     return torch.minimum(torch.maximum(u - 0.92, v - 0.28), torch.maximum(v - 0.92, u - 0.28))
-
-
-def _triangle(u: Tensor, v: Tensor) -> Tensor:
-    return torch.maximum(u.abs() * 0.8660254 + v * 0.5, -v) - 0.5
-
-
-def _crescent(u: Tensor, v: Tensor) -> Tensor:
-    return torch.maximum(_length(u, v) - 0.88, 0.66 - _length(u - 0.42, v))
 
 
 def _star(u: Tensor, v: Tensor) -> Tensor:
@@ -73,14 +49,14 @@ def _length(u: Tensor, v: Tensor) -> Tensor:
 
 
 KINDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "circle": _circle,
-    "square": _square,
-    "triangle": _triangle,
+    "circle": lambda u, v: _length(u, v) - 0.85,
+    "square": lambda u, v: torch.maximum(u.abs(), v.abs()) - 0.72,
+    "triangle": lambda u, v: torch.maximum(u.abs() * 0.8660254 + v * 0.5, -v) - 0.5,
     "star": _star,
     "cross": _cross,
-    "ring": _ring,
-    "crescent": _crescent,
-    "bar": _bar,
+    "ring": lambda u, v: (_length(u, v) - 0.68).abs() - 0.2,
+    "crescent": lambda u, v: torch.maximum(_length(u, v) - 0.88, 0.66 - _length(u - 0.42, v)),
+    "bar": lambda u, v: torch.maximum(u.abs() - 0.95, v.abs() - 0.3),
 }
 """Signed distance to the outline (negative inside) of each shape, in units of its radius."""
 

@@ -90,7 +90,7 @@ def attach(folder: Path, console: ConsoleLogger) -> Standing:
             if shown.progress is not None:
                 console.progress(shown.progress)
             if shown.table is not None:
-                console.live_table(partial(_first_rows, *shown.table))
+                console.live_table(partial(lambda table, most: (*table[:2], table[2][:most]), shown.table))
     return look(folder)
 
 
@@ -116,12 +116,6 @@ def _row(line: str) -> dict[str, Any]:
     counts = {name: found[name] for name in ("step", "epoch") if found.get(name) is not None}
     values = {name: math.nan if value is None else float(value) for name, value in found.items() if "/" in name}
     return {**counts, **values} if len(counts) == 2 else {}
-
-
-def _first_rows(
-    title: str, heads: list[str], rows: list[list[str]], most: int
-) -> tuple[str, list[str], list[list[str]]]:
-    return title, heads, rows[:most]
 
 
 _SIGNAL_IN_REASON = re.compile(r"\b(SIG[A-Z0-9]+)\b")

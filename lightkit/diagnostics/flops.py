@@ -282,18 +282,6 @@ def _vector(matrix: Sequence[int], *_args: Any, **_options: Any) -> int:
     return 2 * math.prod(matrix)
 
 
-def _distances(left: Sequence[int], right: Sequence[int], *_args: Any, **_options: Any) -> int:
-    return 3 * math.prod(left) * right[-2]
-
-
-def _bilinear(left: Sequence[int], weight: Sequence[int], *_args: Any, **_options: Any) -> int:
-    return 2 * left[0] * (math.prod(weight) + weight[0] * weight[-1])
-
-
-def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_args: Any, **_options: Any) -> int:
-    return int(sdpa_flop_count(query, key, value))
-
-
 def _attention_backward(output: Sequence[int], *inputs: Any, **_options: Any) -> int:
     query, key, value = inputs[:3]
     return int(sdpa_backward_flop_count(output, query, key, value))
@@ -305,10 +293,12 @@ _MORE_RULES: dict[Any, Callable[..., int]] = {
     _ATEN.dot: _vector,
     _ATEN.vdot: _vector,
     _ATEN.addmv: lambda _bias, matrix, *_args, **_options: _vector(matrix),
-    _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: lambda *qkv, **_options: int(sdpa_flop_count(*qkv[:3])),
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-    _ATEN._cdist_forward: _distances,
-    _ATEN._trilinear: _bilinear,
+    _ATEN._cdist_forward: lambda left, right, *_args, **_options: 3 * math.prod(left) * right[-2],
+    _ATEN._trilinear: lambda left, weight, *_args, **_options: (
+        2 * left[0] * (math.prod(weight) + weight[0] * weight[-1])
+    ),
     _ATEN._fft_r2c: _fft(2.5),
     _ATEN._fft_c2r: _fft(5),
     _ATEN._fft_c2c: _fft(5),

@@ -56,7 +56,8 @@ def check_record(record: Record, jobs: Iterable[Job] = ()) -> None:
     """
     errors = Problems(record.refused)
     errors += [_not_begun(job) for job in record.jobs.values() if not record.has_planned(job.name) and _is_other(job)]
-    for check, folders in ((check_home, [record.folder]), (check_folder, _folders([*record.jobs.values(), *jobs]))):
+    known = [*record.jobs.values(), *jobs]
+    for check, folders in ((check_home, [record.folder]), (check_folder, dict.fromkeys(job.folder for job in known))):
         for folder in folders:
             with errors.noted():
                 check(folder)
@@ -114,7 +115,3 @@ def _not_begun(job: Job) -> UserError:
     what = "a job of a sweep from elsewhere would go on with a run of yours that no sweep began"
     fix = f"move {run_files.SWEEP_JOURNAL} into a folder of its own, if you know who made it"
     return UserError(what, key=str(job.folder), received=job.name, fix=fix, family="folder-in-use")
-
-
-def _folders(jobs: Iterable[Job]) -> list[Any]:
-    return [*dict.fromkeys(job.folder for job in jobs)]

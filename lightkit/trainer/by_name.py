@@ -16,23 +16,17 @@ from lightkit.trainer.tasks import Criterion, StepOutput, Task, fit_shape
 _KEY = "trainer.task"
 
 
-def _signs(target: Tensor, _output: Tensor) -> Tensor:
-    """Turn 0 and 1 into -1 and 1."""
-    return target * 2 - 1
-
-
-def _one_hot(target: Tensor, output: Tensor) -> Tensor:
-    """Turn class numbers `(B,)` into rows `(B, C)` with a single 1."""
-    return F.one_hot(target, output.shape[1]).to(output.dtype)
-
-
 def _indexes(target: Tensor, _output: Tensor) -> Tensor:
     """Turn labels `(B, C)` of 0 and 1 into the numbers of those that are 1, then -1."""
     found, order = target.sort(dim=-1, descending=True, stable=True)
     return torch.where(found > 0, order, -1)
 
 
-ENCODINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"signs": _signs, "one_hot": _one_hot, "indexes": _indexes}
+ENCODINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "signs": lambda target, _output: target * 2 - 1,
+    "one_hot": lambda target, output: F.one_hot(target, output.shape[1]).to(output.dtype),
+    "indexes": _indexes,
+}
 """What may become of the entry `target`, from it and the first output."""
 
 

@@ -391,11 +391,6 @@ class Distillation(Task):
         return wide(step.preds), wide(other)
 
 
-def _classes(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute the divergence of the distributions over the classes of `(B, C, ...)`; see `_divergence`."""
-    return _divergence(student.movedim(1, -1), teacher.movedim(1, -1), temperature)
-
-
 def _divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Compute the divergence of distributions over the last dimension, mean over all positions, times T²."""
     # The factor keeps the gradients' size whatever the temperature, which divides them twice.
@@ -410,16 +405,11 @@ def _labels(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     return (cross - F.binary_cross_entropy_with_logits(teacher / temperature, chance)) * temperature**2
 
 
-def _values(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute the mean squared difference."""
-    return F.mse_loss(student, teacher)
-
-
 DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
-    "multiclass": _classes,
+    "multiclass": lambda own, other, degree: _divergence(own.movedim(1, -1), other.movedim(1, -1), degree),
     "language_modeling": _divergence,
     "binary": _labels,
     "multilabel": _labels,
-    "regression": _values,
+    "regression": lambda own, other, _degree: F.mse_loss(own, other),
 }
 """Kind of outputs → distance of the student's to the teacher's, and the temperature."""
