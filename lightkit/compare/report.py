@@ -134,8 +134,8 @@ def _seed_notes(entries: Sequence[SeedTest], others: int) -> list[str]:
         notes.append("n needed: with so many in all the t-test finds a difference as large as this in 80 % of cases")
     if not all(entry.same_seeds for entry in entries):
         notes.append(
-            "groups have other seeds than the baseline: Δ in the first table is of all runs, here of the seeds of "
-            f"both (paired), or where these are fewer than {LEAST_SEEDS} of all finished runs (unpaired, Welch's test)"
+            "groups have finished runs of other seeds than the baseline: Δ in the first table is of all runs, here of "
+            f"the seeds of both (paired), or where these are fewer than {LEAST_SEEDS} of all (unpaired, Welch's test)"
         )
     return notes
 
