@@ -173,6 +173,7 @@ def arguments_of(criterion: Criterion) -> list[str]:
 def _misfit(error: Exception, data: Data, batch: Any, task: Task, criterion: Criterion, seen: list[Any]) -> UserError:
     usual = type(task) is Supervised
     info = data.info
+    batch = data.train.unweighted(batch)
     x, y = batch if isinstance(batch, tuple) and len(batch) == 2 else (batch, None)
     if seen and usual and not isinstance(seen[-1], Tensor):
         kind = "no tensor" if seen[-1] is None else f"a {type(seen[-1]).__name__}"

@@ -162,7 +162,7 @@ def _inputs(data: Data, rows: Tensor) -> Tensor:
     )
     prepare = replace(data.train.prepare, augment=())
     with closing(Loader(data.source, rows, options, prepare=prepare)) as loader:
-        return torch.cat([x for x, _ in loader.epoch(0)]).flatten(1)
+        return torch.cat([batch[0] for batch in loader.epoch(0)]).flatten(1)
 
 
 def own_task(

@@ -72,7 +72,7 @@ class HostBuffers:
 
     @property
     def are_small(self) -> bool:
-        """Whether the last copy has few tensors and bytes, which are there already."""
+        """Tell whether the last copy is of few tensors and bytes, which are there already."""
         tensors = [tensor for _, tensor in self._buffers.values()]
         return len(tensors) <= _FEW and sum(tensor.nbytes for tensor in tensors) <= _SMALL_BYTES and not self._events
 

@@ -26,31 +26,31 @@ class Template:
     """Folders of the layers that are left out."""
 
 
-class Own(Template):
+class OwnProject(Template):
     """A data set and a model in Python."""
 
     layers, example = ("_mlp", "own"), ("0.3", "-0.5")
 
 
-class Csv(Template):
+class CsvProject(Template):
     """A table."""
 
     layers, example = ("_mlp", "csv"), ("data/table.csv",)
 
 
-class Images(Template):
+class ImagesProject(Template):
     """A folder of pictures for each class."""
 
     layers, example = ("images",), ("data/images/circle/000.png",)
 
 
-class Timm(Template):
+class TimmProject(Template):
     """The same pictures, and in the place of their network a model of timm."""
 
-    layers, example, without = ("images", "timm"), Images.example, ("my_project",)
+    layers, example, without = ("images", "timm"), ImagesProject.example, ("my_project",)
 
 
-class Text(Template):
+class TextProject(Template):
     """A text."""
 
     layers, example = ("text",), ("The ",)

@@ -31,7 +31,7 @@ SHIPPED: Mapping[str, Mapping[str, str]] = {
     },
     "data.leak_check": {"sample": "lightkit.doctor.checks.look_for_leaks"},
     "loss.weight": {"balanced": "lightkit.data.row_facts.balanced"},
-    "new": {kind.lower(): f"lightkit.cli.new.{kind}" for kind in ("Own", "Csv", "Images", "Timm", "Text")},
+    "new": {kind.lower(): f"lightkit.cli.new.{kind}Project" for kind in ("Own", "Csv", "Images", "Timm", "Text")},
     "export": {
         "pt2": "lightkit.runner.program.Program",
         "onnx": "lightkit.runner.export_onnx.Onnx",

@@ -135,6 +135,10 @@ class Loader:
             return self._weighted(batches, order, start)
         return batches if self.mixup is None else self._mixed(batches, epoch, start)
 
+    def unweighted(self, batch: Any) -> Any:
+        """Return a batch of this loader without the weights of its samples."""
+        return batch if self.weights is None else batch[:2]
+
     def _weighted(self, batches: Batches, order: Tensor | EpochRows, start: int) -> Batches:
         """Put the weight of each sample beside inputs and targets."""
         assert self.weights is not None, "asked before"

@@ -150,7 +150,9 @@ def useful_temperature(predictions: Tensor, targets: Tensor, task: str, *, seed:
     temperatures = _temperatures(predictions[None], targets, task, ~held)
     scaled = with_temperature(predictions, (temperatures @ held.double())[:, None], task)
     gain = log_likelihood(scaled, targets, task) - log_likelihood(predictions, targets, task)
-    helps = float(gain.mean()) > _quantile(count - 1) * float(gain.std()) / math.sqrt(count)
+    # The 95 % quantile of Student's t, by its expansion around that of the normal distribution.
+    quantile = 1.645 + 1.524 / (count - 1) + 1.42 / (count - 1) ** 2
+    helps = float(gain.mean()) > quantile * float(gain.std()) / math.sqrt(count)
     return float(temperatures[-1]) if helps else 1.0
 
 
@@ -275,8 +277,3 @@ def _parts(known: Tensor, fitting: Tensor | None, seed: int) -> Iterator[tuple[T
         first, second = order[: len(order) // 2], order[len(order) // 2 :]
         yield first, second
         yield second, first
-
-
-def _quantile(freedom: int) -> float:
-    """Return the 95 % quantile of Student's t, by its expansion around that of the normal distribution."""
-    return 1.645 + 1.524 / freedom + 1.42 / freedom**2

@@ -232,8 +232,9 @@ class Decision:
         other = rest if self.chosen == STACK else self.chosen
         share = Fraction(self.share).limit_denominator(100)
         where = f"on {share} of the rows that nothing saw"
-        digits = _digits(self.losses[STACK], self.losses[other])
-        stack, best = (f"{self.losses[name]:.{digits}f}" for name in (STACK, other))
+        losses = self.losses[STACK], self.losses[other]
+        digits = next((n for n in range(2, 7) if len({f"{loss:.{n}f}" for loss in losses}) > 1), 6)
+        stack, best = (f"{loss:.{digits}f}" for loss in losses)
         do = "do" if other == GREEDY else "does"
         if self.chosen == STACK:
             return f"stacking is used: it does better than {_SPOKEN[other]} {where}: {stack} against {best}"
@@ -291,11 +292,6 @@ def standard_error(values: Tensor, groups: Tensor | None = None) -> float:
         return math.inf
     sums = torch.zeros(len(sizes), dtype=values.dtype).index_add_(0, unit, values - values.mean())
     return math.sqrt(float(sums.square().sum()) * count / (count - 1)) / len(values)
-
-
-def _digits(one: float, other: float) -> int:
-    """Return how many decimals tell two numbers apart, two at least."""
-    return next((n for n in range(2, 7) if f"{one:.{n}f}" != f"{other:.{n}f}"), 6)
 
 
 def contradictions(

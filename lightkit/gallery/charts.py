@@ -52,8 +52,8 @@ def read_pairs(loader: Loader) -> tuple[Tensor, Tensor] | None:
     """
     xs, ys = list[Tensor](), list[Tensor]()
     with closing(loader.epoch(0)) as batches:
-        for batch in batches:
-            pair = isinstance(batch, (tuple, list)) and len(batch) == 2 + (loader.weights is not None)
+        for batch in map(loader.unweighted, batches):
+            pair = isinstance(batch, (tuple, list)) and len(batch) == 2
             pair = pair and all(isinstance(part, Tensor) for part in batch)
             if not pair or (xs and batch[0].shape[1:] != xs[0].shape[1:]):
                 return None

@@ -102,7 +102,7 @@ def read_in_order(data: Data, loader: Loader, rows: Tensor, *, epoch: int = 0) -
     parts = list[tuple[Any, Tensor | None]]()
     with closing(loader.epoch(epoch)) as batches:
         for batch in batches:
-            parts += _apart(batch, min(loader.batch_size, loader.num_samples - len(parts)))
+            parts += _apart(loader.unweighted(batch), min(loader.batch_size, loader.num_samples - len(parts)))
             if len(parts) >= len(rows):
                 break
     parts = parts[: len(rows)]

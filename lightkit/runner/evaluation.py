@@ -213,12 +213,19 @@ def load_counted(run: MemberRun, learner: Learner) -> None:
     if best is None:
         learner.average.keep()
         return
-    entry, is_left = entry_of(best), not (learner.callbacks or learner.average.is_saved)
-    if is_left and entry is not None and entry.step == learner.state.step:
-        with suppress(DamagedError):  # whoever reads the file tells of it
-            check_bytes(best, entry)
-            return  # the model holds what was saved at this step
-    load_weights(learner, str(best), run.path)
+    if not run.session.ranks.shared(lambda: _is_held(learner, best)):
+        load_weights(learner, str(best), run.path)
+
+
+def _is_held(learner: Learner, path: Path) -> bool:
+    """Tell whether the model holds what is in its checkpoint, and that is whole."""
+    entry = entry_of(path)
+    if entry is None or entry.step != learner.state.step or learner.callbacks or learner.average.is_saved:
+        return False
+    with suppress(DamagedError):  # whoever reads the file tells of it
+        check_bytes(path, entry)
+        return True
+    return False
 
 
 def final_test(run: MemberRun, learner: Learner) -> bool:

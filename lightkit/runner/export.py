@@ -88,8 +88,9 @@ def export(
     """
     path = Path(path)
     form = _format(path)
-    script = path / "predict.py" if form.is_folder else path.with_name(f"predict_{_word(path.name)}.py")
-    taken = [one for one in (path, script)[: 1 + beside] if one.exists() and not _is_empty(one)]
+    word = "".join(letter if letter.isalnum() else "_" for letter in path.name)
+    script = path / "predict.py" if form.is_folder else path.with_name(f"predict_{word}.py")
+    taken = [one for one in (path, script)[: 1 + beside] if one.exists() and (not one.is_dir() or any(one.iterdir()))]
     if taken and not overwrite:
         what = "there is such a file already"
         raise UserError(what, key=str(taken[0]), fix="another name, or --overwrite", family="file")
@@ -110,10 +111,6 @@ def export(
             own.unlink()
         files = _placed(Path(place), path if form.is_folder else path.parent)
     return Exported(files, len(expected), difference)
-
-
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
 
 
 def _format(path: Path) -> Format:
@@ -167,11 +164,6 @@ def _leaving(model: Predictor, dataset: DictConfig) -> Leaving:
         "dataset": {name: value for name, value in to_plain(dataset).items() if name != "_target_"},
     }
     return Leaving(model.network, known, inputs, about, getattr(model.after, "curves", None))
-
-
-def _word(text: str) -> str:
-    """Return what a module may be called after a text."""
-    return "".join(letter if letter.isalnum() else "_" for letter in text)
 
 
 def _script(form: Format, about: Mapping[str, Any], path: Path, script: Path) -> str:

@@ -151,7 +151,7 @@ class Overlays:
         if not self._found or data.val is None:
             return
         with closing(data.val.epoch(0)) as batches:
-            samples = [*zip(*next(batches), self._found)]
+            samples = [*zip(*data.val.unweighted(next(batches)), self._found)]
         for number, (image, *within) in enumerate(samples):
             image = image if data.normalizer is None else image * data.normalizer.scale + data.normalizer.shift
             plain = (255 * stretched(image[None])[0]).to(torch.uint8).expand(3, -1, -1)

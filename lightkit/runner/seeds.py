@@ -125,8 +125,8 @@ def train_seeds(jobs: Mapping[str, DictConfig], folder: Path, overrides: Mapping
     work = folder / run_files.SWEEP_TOGETHER / _key(first)
     seeds = _begun(work, folder) | {name: int(cfg.seed) for name, cfg in jobs.items()}
     members = [RunMember(name, {"seed": seed}) for name, seed in seeds.items()]
-    finished = {member.name: _result(folder, member) for member in members if member.name not in jobs}
-    finished = {name: done for name, done in finished.items() if done.result.get("status") == "finished"}
+    ended = [MemberResult(m, folder / m.name, read_result(folder / m.name)) for m in members if m.name not in jobs]
+    finished = {done.member.name: done for done in ended if done.result.get("status") == "finished"}
     resumes = (work / run_files.TOGETHER).is_dir()
     with memory_released(), session(first, work, overrides=next(iter(overrides.values())), resume=resumes) as run:
         run = replace(run, place=JobFolders(run.place, folder, overrides))
@@ -160,10 +160,6 @@ def _place(sweep: Path, name: str) -> Path:
     """Return the folder of a job whose name stands in a file; see `folder_below`."""
     facts: dict[str, Any] = {"key": str(sweep), "expected": "the name of a job"}
     return folder_below(sweep, name, taken=run_files.SWEEP_OWN, nested=True, **facts)
-
-
-def _result(folder: Path, member: RunMember) -> MemberResult:
-    return MemberResult(member, folder / member.name, read_result(folder / member.name))
 
 
 def _without_seed(cfg: DictConfig) -> dict[str, Any]:

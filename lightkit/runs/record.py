@@ -264,16 +264,16 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         None outside a repository or without git; else `commit` (None before the first), `branch`, `dirty`, `status`
         (changed and untracked files) and `diff` of tracked files, cut at `DIFF_LIMIT` characters.
     """
-    told = _git(folder, "status", "--porcelain")
-    if told is None:
+    told, commit = _git(folder, "status", "--porcelain"), _git(folder, "rev-parse", "--verify", "HEAD")
+    if told is None and commit is None:
         return None
-    status = told.splitlines()
+    status = (told or "").splitlines()
     diff = (_git(folder, "diff", "HEAD") or "") if status else ""
     cut = f"\n… cut: {len(diff):,} characters in all\n"
     return {
-        "commit": _git(folder, "rev-parse", "--verify", "HEAD"),
+        "commit": commit,
         "branch": _git(folder, "symbolic-ref", "--short", "HEAD"),
-        "dirty": bool(status),
+        "dirty": told != "",  # what git does not tell in time may be changed
         "status": status[:200],
         "diff": diff if len(diff) <= DIFF_LIMIT else diff[:DIFF_LIMIT] + cut,
     }

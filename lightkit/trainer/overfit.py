@@ -88,7 +88,8 @@ def _measure(trainer: Trainer) -> tuple[float, float]:
         learner.network.eval()
         loss = learner.task.step(learner.network, batch, learner.criterion).loss
     lowest = getattr(learner.criterion, "lowest", None)
-    target = batch[1] if isinstance(batch, (tuple, list)) and len(batch) == 2 else None
+    pair = learner.data.train.unweighted(batch)
+    target = pair[1] if isinstance(pair, (tuple, list)) and len(pair) == 2 else None
     return float(loss), float(lowest(target)) if lowest is not None and isinstance(target, Tensor) else 0.0
 
 
@@ -104,7 +105,7 @@ def explain(trainer: Trainer, first: float, losses: list[float]) -> tuple[str, s
         The reason, and what to try.
     """
     learner, last, least = trainer.learner, losses[-1], min(losses)
-    contradicting = _contradicting(_samples(learner))
+    contradicting = _contradicting(learner.data.train.unweighted(_samples(learner)))
     if contradicting:
         return (
             f"{contradicting} of the samples have the same input as another one, and a different target",
@@ -137,7 +138,8 @@ def explain(trainer: Trainer, first: float, losses: list[float]) -> tuple[str, s
             "the loss stays where it is: the outputs are probabilities, and the loss applies a softmax of its own",
             "let the model return its logits, without a softmax behind the last layer",
         )
-    dropping = [name for name, module in learner.model.named_modules() if _drops(module)]
+    drops = nn.modules.dropout._DropoutNd
+    dropping = [name for name, module in learner.model.named_modules() if isinstance(module, drops) and module.p > 0]
     hint = f"; {dropping[0]} drops values at random" if dropping else ""
     return (
         f"the loss stays where it is{hint}",
@@ -192,7 +194,3 @@ def _sum_to_one(learner: Learner) -> bool:
     if not isinstance(preds, torch.Tensor):
         return False
     return bool((preds >= 0).all()) and bool(((preds.float().sum(1) - 1).abs() < 1e-3).all())
-
-
-def _drops(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0

@@ -183,8 +183,9 @@ class Weighted(Supervised):
     its class. Pairs without a weight are what they are to `Supervised`.
 
     Args:
-        scaled: Whether weights are 1 on average. Then the loss of a training batch is the mean of the weighted losses,
-            whose expectation is that of all rows, and which several processes have together as one has it alone.
+        scaled: Whether weights are 1 on average. Then the loss of a training batch is divided by what its samples come
+            to with weights of 1, so that its expectation is that of all rows; without class weights several processes
+            have it together as one has it alone.
     """
 
     def __init__(self, scaled: bool = False) -> None:
@@ -208,7 +209,7 @@ class WeighedMean:
     Args:
         criterion: A loss with `reduction`.
         weight: `(B,)` how much each sample counts.
-        scaled: Divide the sum by what samples of the weight 1 come to, in the place of these weights.
+        scaled: Divide the sum by what the samples come to with weights of 1.
     """
 
     total: Tensor | None = None
@@ -373,7 +374,8 @@ class Distillation(Task):
             teacher = copy.deepcopy(teacher).to(step.preds.device)  # the dry run tries its first batch on the CPU
         try:
             with torch.no_grad():  # the teacher's own loss is of no use
-                other = self.task.step(teacher, batch, lambda *_outputs: torch.zeros(())).preds
+                plain = batch[:2] if isinstance(self.task, Weighted) else batch
+                other = self.task.step(teacher, plain, lambda *_outputs: torch.zeros(())).preds
         except (RuntimeError, ValueError, TypeError, LookupError) as error:
             if is_out_of_memory(error) or is_dead_worker(error):
                 raise
@@ -406,10 +408,10 @@ def _labels(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 
 DISTANCES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
-    "multiclass": lambda own, other, degree: _divergence(own.movedim(1, -1), other.movedim(1, -1), degree),
+    "multiclass": lambda student, teacher, t: _divergence(student.movedim(1, -1), teacher.movedim(1, -1), t),
     "language_modeling": _divergence,
     "binary": _labels,
     "multilabel": _labels,
-    "regression": lambda own, other, _degree: F.mse_loss(own, other),
+    "regression": lambda student, teacher, _t: F.mse_loss(student, teacher),
 }
 """Kind of outputs → distance of the student's to the teacher's, and the temperature."""

@@ -47,6 +47,17 @@ def test_mixed_targets_are_named_by_their_shares() -> None:
     assert any("+" in sample.target for sample in samples)
 
 
+def test_weights_of_rows_are_no_part_of_samples() -> None:
+    rows = TensorData(torch.rand(30, 2), torch.arange(30) % 3)
+    rows.weights = torch.arange(30.0) + 1  # type: ignore[attr-defined]
+    data = build_data(dataset=rows, split={"by": "random", "val": 0.2, "test": 0.2}, batch_size=4)
+    assert data.train.weights is not None
+    for split in ("train", "val"):
+        samples, view = read_samples(data, split, 5)
+        assert view.kind == "rows of a table"
+        assert [sample.target for sample in samples] == [str(sample.row % 3) for sample in samples]
+
+
 def test_the_same_row_in_several_epochs() -> None:
     data = made(augment=[lambda x: x + torch.rand(1)])
     samples, _ = read_samples(data, "train", 2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -110,6 +112,18 @@ def test_git_state_before_and_after_a_commit_and_with_changes(tmp_path):
     assert "?? new.txt" in dirty["status"]
     (tmp_path / "a.txt").write_text("x\n" * DIFF_LIMIT)
     assert DIFF_LIMIT < len(git_state(tmp_path)["diff"]) < DIFF_LIMIT + 100
+
+
+def test_git_that_does_not_tell_what_has_changed_still_tells_the_commit(tmp_path, monkeypatch):
+    place, real = tmp_path / "repository", shutil.which("git")
+    place.mkdir()
+    git(place, "init", "-q", "-b", "main")
+    git(place, "commit", "-q", "--allow-empty", "-m", "first")
+    commit = git_state(place)["commit"]
+    (tmp_path / "git").write_text(f'#!/bin/sh\ncase "$*" in *status*) exit 1;; esac\nexec {real} "$@"\n')
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert (git_state(place)["commit"], git_state(place)["dirty"]) == (commit, True)
 
 
 CALLS = {

@@ -59,6 +59,12 @@ class Contradicting:
         return torch.zeros(3), index % 2
 
 
+class WithWeights(Contradicting):
+    """The same, of which the rows have weights."""
+
+    weights = torch.ones(60)
+
+
 class Blind(Supervised):
     """Does not show the model its inputs."""
 
@@ -94,6 +100,10 @@ HERE = "_target_=tests.trainer.test_overfit"
 FAILING = {
     "contradicting labels": (
         ["data=custom", f"data.dataset.{HERE}.Contradicting"],
+        "8 of the samples have the same input as another one, and a different target",
+    ),
+    "contradicting labels, and weights of rows": (
+        ["data=custom", f"data.dataset.{HERE}.WithWeights"],
         "8 of the samples have the same input as another one, and a different target",
     ),
     "a layer without gradients": (

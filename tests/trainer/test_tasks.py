@@ -226,6 +226,13 @@ def test_evaluation_has_the_plain_loss_and_asks_the_teacher_once() -> None:
     assert len(task.teacher.calls) == 1  # to see whether its outputs fit
 
 
+def test_a_teacher_is_shown_no_weights_of_rows() -> None:
+    plain, model, (x, y), loss = made("multiclass")
+    task = Distillation(Weighted(), plain.teacher, kind="multiclass")
+    found = task.step(model, (x, y, torch.ones(len(y))), loss)
+    assert found.loss.item() == pytest.approx(plain.step(model, (x, y), loss).loss.item(), rel=1e-5)
+
+
 def test_random_numbers_are_left_to_the_student() -> None:
     task, model, batch, loss = made("multiclass")
     model.dropout.p = 0.5

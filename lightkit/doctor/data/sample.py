@@ -179,8 +179,7 @@ class DataSample:
         train = self.data.train
         changes: dict[str, Any] = {"num_workers": 0, "persistent_workers": False, "pin_memory": False}
         changes |= {"batch_size": batch_size, "shuffle": False, "drop_last": False, "replica": 0, "replicas": 1}
-        changes |= {"weights": None}
-        options = replace(train.options, split=split, **changes)
+        options = replace(train.options, split=split, weights=None, **changes)
         source = self.data.source
         source = source.reopened() if isinstance(source, SampleData) else source
         return Loader(source, rows, options, prepare=replace(train.prepare, augment=()))

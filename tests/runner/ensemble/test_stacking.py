@@ -70,6 +70,18 @@ def trained(folder: Path, checkpoint: str) -> Learner:
     return learner
 
 
+def test_inputs_of_the_data_come_without_the_weights_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    drawn = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).tolist()
+    Path("rows.csv").write_text("\n".join(["a,b,w,k", *(f"{a},{b},{1 + a * a},{int(a > 0)}" for a, b in drawn)]))
+    table = ("data.dataset.path=rows.csv", "data.dataset.target=k", "data.dataset.weight_column=w")
+    own = [option for option in OPTIONS if not option.startswith("data")]
+    cfg = compose(
+        [*own, "data=table", *table, "data.batch_size=8", "ensemble.passthrough=true", "ensemble.holdout=0"]
+    ).cfg
+    assert Runner(cfg, tmp_path / "run").run()["status"] == "finished"
+
+
 class Network(ClassifierMixin, BaseEstimator):
     """A member as an estimator of scikit-learn: it is looked up by the rows that it learnt from."""
 
